@@ -21,11 +21,14 @@ class PredictionTokens(msgspec.Struct):
 
 
 class SpeculationUsage(msgspec.Struct):
-    """Figures without a field in OpenAI's usage: the draft length (0: plain), the target's passes after the prompt, and
-    the number of passes that first rejected a draft token at each position. `engine_seconds` is the engine's time that
+    """Figures without a field in OpenAI's usage: the seed, the draft length (0: plain), the target's passes after the
+    prompt, and the number of passes that first rejected a draft token at each position. The same request with `seed`
+    gets the same answer from servers with the same `system_fingerprint`; choice `i` has the answer of a request for one
+    choice with `seed + i`. `seed` is null if the server chose it. `engine_seconds` is the engine's time that
     the answer took: of each pass, the share of its rows in all rows. `resumed` has a cause for each time that another
     server continued the answer."""
 
+    seed: int | None
     draft_length: Count
     target_steps: Count
     rejected_at: list[Count]
@@ -74,6 +77,7 @@ class ChatCompletion(msgspec.Struct):
     created: Count
     model: str
     choices: list[ChatChoice]
+    system_fingerprint: str | msgspec.UnsetType | None = msgspec.UNSET
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -85,6 +89,7 @@ class TextCompletion(msgspec.Struct):
     created: Count
     model: str
     choices: list[TextChoice]
+    system_fingerprint: str | msgspec.UnsetType | None = msgspec.UNSET
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 

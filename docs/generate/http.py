@@ -11,8 +11,22 @@ from docs.generate.openapi import document
 
 _USAGE = """\
 `usage.completion_tokens_details` has OpenAI's own `accepted_prediction_tokens` and `rejected_prediction_tokens`.
-`usage.slipstream` has the draft length, the target's steps, and where drafts were rejected. Both are in answers of
-Triton, and of vLLM with the plugin."""
+`usage.slipstream` has the seed, the draft length, the target's steps, and where drafts were rejected. Both are in
+answers of Triton, and of vLLM with the plugin."""
+
+_SEEDS = """\
+A request without `seed` gets a random one, and `usage.slipstream.seed` returns it. With `n` above 1, choice `i` (from
+0) is sampled with `seed + i`, as a signed 64-bit number: a request for one choice with that seed gets the same text.
+
+`system_fingerprint` identifies all that determines an answer besides the request: the target's weights, tokenizer,
+number format and device, and the sampling rule. **Two requests with equal bodies, equal seeds and equal fingerprints
+get the same tokens**, greedy or sampled, whatever the arm, the draft length, the load, a kill switch or a resumption.
+In bfloat16 and float16, rounding differs between batches, so that a few tokens per 10,000 differ: see [One seed, one
+answer](../decisions/seed-equality.md).
+
+The fingerprint is null if the server does not promise this, or while the gateway has not read the server's facts yet.
+A vLLM server writes its own `system_fingerprint`, which the gateway forwards; `usage.slipstream.seed` is then the
+client's seed, or null. [vLLM](../howto/vllm.md#seeds) has what a seed means there."""
 
 
 def http() -> str:
@@ -29,6 +43,8 @@ def http() -> str:
         table(("Header", "Meaning"), [(f"`{name}`", text) for name, text in RESPONSE_HEADERS.items()]),
         "## Usage",
         _USAGE,
+        "## Seeds",
+        _SEEDS,
         "## Fields of a generation request",
         described["components"]["schemas"]["ChatRequest"]["description"],
         table(("Field", "Bounds", "Meaning"), _fields(described["components"]["schemas"])),

@@ -66,7 +66,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "max_completion_tokens": "The maximum of tokens of the answer.",
     "temperature": "0 is greedy.",
     "top_k": "0 and -1 turn it off.",
-    "seed": "The same seed gives the same answer, if the upstream guarantees that.",
+    "seed": "The same seed gives the same answer from servers with the same `system_fingerprint`.",
     "stop": f"Up to {MAX_STOP_STRINGS} texts that end the answer. The answer does not contain them.",
     "n": f"The number of choices of each prompt. All prompts together have at most {MAX_CHOICES}.",
     "best_of": "The number of answers to generate per prompt, for upstreams that return the best `n` of them.",

@@ -121,8 +121,8 @@ _FIELDS = (
     ("`holdBackShare` (2 %)", "This share of the requests that would speculate decodes plainly, as the control."),
     (
         "`parityShare` (1 %)",
-        "This share of the speculative answers is compared with a plain answer when servers are idle: greedy answers "
-        "token by token, sampled ones by their likelihood.",
+        "This share of the speculative answers is compared with a plain answer when servers are idle: token by token; "
+        "sampled ones of servers that do not promise equal answers for equal seeds by their likelihood.",
     ),
 )
 
@@ -131,9 +131,11 @@ The comparison of speculative and held-back requests of a class is a permanent e
 `/metrics` have the differences in TTFT, TPOT, latency and cost with 95 % intervals."""
 
 _LOSSLESS = """\
-Speculation never changes what an answer may be. Greedy decoding gives the target's own tokens, and sampling the
-target's own distribution: in float32 to the bit. In half precision the last bit of a product depends on its number
-of rows, on any engine, so two nearly equal tokens can change places."""
+Speculation never changes an answer. With Slipstream's engine, and with vLLM under acceptance by equality and a seed,
+the answer has the tokens of plain decoding, greedy or sampled: see [One seed, one
+answer](../decisions/seed-equality.md). Elsewhere a sampled answer has the target's own distribution. The last bit of
+a product depends on its number of rows, on any engine, so two nearly equal tokens can change places; in half
+precision more often than in float32."""
 
 
 def reasons() -> str:

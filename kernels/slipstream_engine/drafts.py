@@ -1,4 +1,9 @@
-"""Draft sources: a smaller model, or the request's own text (prompt look-up)."""
+"""Draft sources: a smaller model, or the request's own text (prompt look-up).
+
+A draft token is accepted if it equals the token of plain decoding, so that any rule may choose it. The sources here
+choose the likeliest token, for sampled requests too: it is accepted at least as often as a token that is sampled with
+the request's own noise.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,6 @@ from collections.abc import Sequence as Sequence_
 from typing import NamedTuple, Protocol
 
 import torch
-from slipstream_kernels import Purpose, SamplingBatch, sample
 from torch import Tensor
 
 from slipstream_engine.model import Model
@@ -36,16 +40,15 @@ class Offer(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Drafts for a batch of B rows. `logits` None means that no draft was sampled (one-hot drafts)."""
+    """Drafts for a batch of B rows."""
 
     token_ids: Tensor  # [B, K] i64, -1 where a row has fewer
     lengths: list[int]  # B
-    logits: Tensor | None  # [B, K, V] f32, each draft was sampled from their softmax
 
     @classmethod
     def none(cls, rows: int, device: torch.device) -> Drafts:
         """No drafts for any of `rows` requests."""
-        return cls(torch.empty(rows, 0, dtype=torch.int64, device=device), [0] * rows, None)
+        return cls(torch.empty(rows, 0, dtype=torch.int64, device=device), [0] * rows)
 
 
 class DraftSource(Protocol):
@@ -61,8 +64,8 @@ class DraftSource(Protocol):
     def offers(self, row: DraftRow) -> list[Offer]:
         """What `propose` could return for `row`: alternatives, none if there is nothing to draft from."""
 
-    def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
-        """Draft for `rows` (slots ascending) with the parameters `sampling` [B]."""
+    def propose(self, rows: Sequence_[DraftRow]) -> Drafts:
+        """Draft for `rows` (slots ascending)."""
 
     def commit(self, slot: int, accepted: int) -> None:
         """The first `accepted` tokens of the last proposal for `slot` were accepted."""
@@ -72,10 +75,7 @@ class DraftSource(Protocol):
 
 
 class ModelDrafts:
-    """Drafts from a smaller model with its own cache, in the same slots as the target's.
-
-    Drafts are sampled from the draft model's distribution (greedy rows: its argmax), as verification requires.
-    """
+    """Drafts from a smaller model with its own cache, in the same slots as the target's: its likeliest tokens."""
 
     shift = 0
     """How much later the token is that the cache's position j holds."""
@@ -103,30 +103,22 @@ class ModelDrafts:
         first = LONGEST_EVIDENCE + 1
         return [Offer(list(range(first, first + min(row.most, self._room(row)))), copied=False)]
 
-    def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
+    def propose(self, rows: Sequence_[DraftRow]) -> Drafts:
         device = self._model.device
         lengths = [min(row.most, self._room(row)) for row in rows]
         width = max(lengths)
         active = [index for index, length in enumerate(lengths) if length > 0]
         fed = {index: rows[index].tokens[self._cached[rows[index].slot] + self.shift :] for index in active}
         ids = torch.full((len(rows), width), -1, dtype=torch.int64, device=device)
-        drawn_from = None if sampling.all_greedy else torch.zeros(len(rows), width, self._vocab_rows, device=device)
         for index in active:
             self._proposed_from[rows[index].slot] = len(rows[index].tokens)
         for step in range(width):
             active = [index for index in active if lengths[index] > step]
-            logits = self._feed([rows[index].slot for index in active], [fed[index] for index in active])
-            chosen = sampling
-            if len(active) < len(rows):
-                chosen = sampling.rows(torch.tensor(active, device=device))
-            positions = torch.tensor([len(rows[index].tokens) + step for index in active], device=device)
-            token_ids, log_probs = sample(logits, chosen, positions, Purpose.DRAFT)
+            token_ids = self._feed([rows[index].slot for index in active], [fed[index] for index in active])
             ids[active, step] = token_ids
-            if drawn_from is not None and log_probs is not None:
-                drawn_from[active, step] = log_probs
             if step + 1 < width:
                 fed = {index: [token] for index, token in zip(active, token_ids.tolist(), strict=True)}
-        return Drafts(ids, lengths, drawn_from)
+        return Drafts(ids, lengths)
 
     def commit(self, slot: int, accepted: int) -> None:
         # The last draft of a proposal was never fed, so it is not cached even if it was accepted.
@@ -141,18 +133,18 @@ class ModelDrafts:
         return max(0, self._model.context_tokens + 1 - len(row.tokens))
 
     def _feed(self, slots: list[int], tokens: list[list[int]]) -> Tensor:
-        """Run each slot's new `tokens`. Returns the logits [slots, V] after the last token of each."""
+        """Run each slot's new `tokens`. Returns the likeliest token [slots] i64 after the last token of each."""
         spans = [Span(slot, self._cached[slot], len(new)) for slot, new in zip(slots, tokens, strict=True)]
         hidden = self._forward(spans, [token for new in tokens for token in new])
         for span in spans:
             self._cached[span.slot] = span.start + span.tokens
         ends = [end - 1 for end in itertools.accumulate(span.tokens for span in spans)]
         last = hidden if len(ends) == len(hidden) else hidden[ends]
-        return self._logits(slots, last)
+        return self._likeliest(slots, last)
 
-    def _logits(self, slots: list[int], last: Tensor) -> Tensor:
-        """The logits [slots, V] of the `last` hidden states [slots, hidden]."""
-        return self._model.logits(last)[:, : self._vocab_rows]
+    def _likeliest(self, slots: list[int], last: Tensor) -> Tensor:
+        """The likeliest token [slots] i64 after the `last` hidden states [slots, hidden]."""
+        return self._model.logits(last)[:, : self._vocab_rows].argmax(-1)
 
     def _note_written(self, spans: list[Span]) -> None:
         for span in spans:
@@ -203,12 +195,12 @@ class PromptLookup:
         length = common_suffix(row.tokens, start, LONGEST_EVIDENCE)
         return [Offer([min(length + position, LONGEST_EVIDENCE) for position in range(row.most)], copied=True)]
 
-    def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
+    def propose(self, rows: Sequence_[DraftRow]) -> Drafts:
         found = [self._look_up(row) if row.most else [] for row in rows]
         width = max(map(len, found))
         padded = [row + [-1] * (width - len(row)) for row in found]
         ids = torch.tensor(padded, dtype=torch.int64, device=self._device).view(len(rows), width)
-        return Drafts(ids, [len(row) for row in found], None)
+        return Drafts(ids, [len(row) for row in found])
 
     def commit(self, slot: int, accepted: int) -> None:
         """Nothing to do: only committed tokens are ever indexed."""

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 import torch
-from slipstream_kernels import SamplingBatch
 from torch import Tensor
 from torch.nn import functional
 
@@ -29,7 +28,6 @@ from slipstream_engine.model import Model
 from slipstream_engine.step_batch import Span, StepBatch, layout
 
 TOKEN_IDS_FILE = "draft_token_ids.json"
-_NEVER = -1e4  # logit of a token that the head does not propose; finite, so that no filter meets infinity
 
 
 class EagleHead:
@@ -63,13 +61,10 @@ class EagleHead:
         fused = functional.linear(torch.cat((self.layers.embed(token_ids), features), dim=-1), self._fc)
         return self.layers.run(fused, batch, cache)
 
-    def logits(self, features: Tensor) -> Tensor:
-        """Next-token logits [rows, vocab_rows] of `features` [rows, hidden]."""
-        proposed = self.layers.read(features)
-        if self._token_ids is None:
-            return proposed
-        logits = proposed.new_full((len(proposed), self.layers.config.vocab_rows), _NEVER)
-        return logits.index_copy_(1, self._token_ids, proposed)
+    def likeliest(self, features: Tensor) -> Tensor:
+        """The likeliest next token [rows] i64 that the head can propose, from `features` [rows, hidden]."""
+        rows = self.layers.read(features).argmax(-1)
+        return rows if self._token_ids is None else self._token_ids[rows]
 
 
 class EagleDrafts(ModelDrafts):
@@ -90,8 +85,8 @@ class EagleDrafts(ModelDrafts):
     def observe(self, slot: int, hidden: Tensor) -> None:
         self._unread[slot].append(hidden)
 
-    def propose(self, rows: Sequence[DraftRow], sampling: SamplingBatch) -> Drafts:
-        drafts = super().propose(rows, sampling)
+    def propose(self, rows: Sequence[DraftRow]) -> Drafts:
+        drafts = super().propose(rows)
         self._predicted.clear()
         for row, length in zip(rows, drafts.lengths, strict=True):
             if length:
@@ -105,9 +100,9 @@ class EagleDrafts(ModelDrafts):
         super().release(slot)
         self._unread[slot].clear()
 
-    def _logits(self, slots: list[int], last: Tensor) -> Tensor:
+    def _likeliest(self, slots: list[int], last: Tensor) -> Tensor:
         self._predicted = dict(zip(slots, last.split(1), strict=True))
-        return self._head.logits(last)
+        return self._head.likeliest(last)
 
     def _forward(self, spans: list[Span], tokens: list[int]) -> Tensor:
         model = self._head.layers

@@ -47,7 +47,8 @@ class Engine:
     """Decodes requests with one target and one draft source. Not thread-safe: `EngineService` owns the thread.
 
     `max_draft_tokens` caps the draft length of a request, `max_waiting` bounds the queue, and `prefill_chunk_tokens`
-    limits the prompt tokens per step while other requests stream. `verify_backend` is passed to `verify`.
+    limits the prompt tokens per step while other requests stream. `verify_backend` is passed to `verify`. `fingerprint`
+    is that of `fingerprint_of`.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class Engine:
         max_waiting: int,
         prefill_chunk_tokens: int,
         verify_backend: Backend = "auto",
+        fingerprint: str = "",
     ) -> None:
         self.tokenizer = tokenizer
+        self.fingerprint = fingerprint
         self.verify_backend = verify_backend
         self.context_tokens = target.context_tokens
         self._target, self._cache = target, target.new_cache(slots)
@@ -131,8 +134,7 @@ class Engine:
     def stop_drafting(self) -> None:
         """Turn drafting off for all running and waiting requests from the next step on. Later requests may draft.
 
-        Greedy answers do not change. A sampled answer continues as a plain request with the same seed would after the
-        same tokens: another sample of the same distribution.
+        Answers do not change, greedy or sampled.
         """
         for sequence in (*self._running, *self._waiting):
             sequence.stop_drafting()
@@ -255,7 +257,7 @@ class Engine:
             return Drafts.none(len(sequences), self._target.device)
         parts = zip(sequences, lengths, offers, strict=True)
         rows = [_draft_row(sequence, length, copied=offer.copied) for sequence, length, offer in parts]
-        return self._draft_source.propose(rows, self._sampling_of(sequences))
+        return self._draft_source.propose(rows)
 
     def _note_times(self, lengths: list[int], offers: list[Offer], drafting_s: float, target_s: float) -> None:
         """Learn what the step cost, which could have verified all of `offers`."""
@@ -284,7 +286,6 @@ class Engine:
             self._target.logits(hidden),
             drafts.token_ids,
             columns[0],
-            drafts.logits,
             self._sampling_of(sequences),
             columns[1],
             # Without `row_start`, the kernel sums the lengths. The PyTorch implementation is faster for packed rows.

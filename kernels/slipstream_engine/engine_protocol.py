@@ -30,7 +30,9 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     `version` is the engine's own version, empty if the engine is part of Slipstream. `max_draft_length` is 0 without
     speculation. `openai`: the engine answers whole OpenAI requests (`openai_request`). `resumes_sampled`: a sampled
     answer continues after `resume_ids` as it would have without the interruption. Greedy answers always do. `adaptive`:
-    the engine can choose how many draft tokens of a request it verifies in each step.
+    the engine can choose how many draft tokens of a request it verifies in each step. `fingerprint` identifies all that
+    determines an answer besides the request and its seed: engines with one fingerprint give equal answers at every
+    draft length, up to rounding in half precision. Empty if the engine does not promise that.
     """
 
     engine: str
@@ -40,6 +42,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     openai: bool
     resumes_sampled: bool
     adaptive: bool = False
+    fingerprint: str = ""
 
 
 class ServedEngine(Protocol):

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from slipstream_kernels import SamplingBatch
 from torch import Tensor
 
 from slipstream_engine.drafts import DraftRow, Drafts, ModelDrafts, Offer, PromptLookup
-
-_NEVER = -1e4  # logit of a token that was not copied; finite, so that no filter meets infinity
 
 
 class HybridDrafts:
     """Copies where a request's text repeats itself, drafts of a model elsewhere.
 
-    The engine chooses between them for adaptive requests. The others copy wherever their text matches, so that their
-    draft tokens depend on their own text alone.
+    The engine chooses between them for adaptive requests. The others copy wherever their text matches.
     """
 
-    def __init__(self, lookup: PromptLookup, model: ModelDrafts, vocab_rows: int) -> None:
+    def __init__(self, lookup: PromptLookup, model: ModelDrafts) -> None:
         self._lookup, self._model = lookup, model
-        self._vocab_rows = vocab_rows
         self._by_model: set[int] = set()  # the slots for which the model drafted last
 
     def prefill(self, slot: int, tokens: list[int], end: int) -> None:
@@ -36,13 +31,13 @@ class HybridDrafts:
         copies = self._lookup.offers(row)
         return copies if copies and not row.adaptive else [*copies, *self._model.offers(row)]
 
-    def propose(self, rows: Sequence[DraftRow], sampling: SamplingBatch) -> Drafts:
-        copies = self._lookup.propose([row if row.copied else row._replace(most=0) for row in rows], sampling)
-        drafts = self._model.propose([row._replace(most=0) if row.copied else row for row in rows], sampling)
+    def propose(self, rows: Sequence[DraftRow]) -> Drafts:
+        copies = self._lookup.propose([row if row.copied else row._replace(most=0) for row in rows])
+        drafts = self._model.propose([row._replace(most=0) if row.copied else row for row in rows])
         self._by_model = {row.slot for row, length in zip(rows, drafts.lengths, strict=True) if length}
         if not any(copies.lengths):
             return drafts
-        return self._joined(copies, drafts) if self._by_model else copies
+        return _joined(copies, drafts) if self._by_model else copies
 
     def commit(self, slot: int, accepted: int) -> None:
         if slot in self._by_model:
@@ -52,17 +47,11 @@ class HybridDrafts:
         self._lookup.release(slot)
         self._model.release(slot)
 
-    def _joined(self, copies: Drafts, drafts: Drafts) -> Drafts:
-        """Both drafts of a batch, in which each request has one of them."""
-        lengths = [max(pair) for pair in zip(copies.lengths, drafts.lengths, strict=True)]
-        ids = drafts.token_ids.new_full((len(lengths), max(lengths)), -1)
-        for part in (copies.token_ids, drafts.token_ids):
-            ids[:, : part.shape[1]] = torch.maximum(ids[:, : part.shape[1]], part)
-        if drafts.logits is None:
-            return Drafts(ids, lengths, None)
-        copied = torch.tensor([bool(length) for length in copies.lengths], device=ids.device)
-        logits = drafts.logits.new_full((*ids.shape, self._vocab_rows), _NEVER)
-        logits[:, : drafts.logits.shape[1], : drafts.logits.shape[2]] = drafts.logits
-        # A copied token was drawn from a distribution of one token.
-        certain = torch.full_like(logits, _NEVER).scatter_(2, ids.clamp(min=0).unsqueeze(2), 0.0)
-        return Drafts(ids, lengths, torch.where(copied[:, None, None], certain, logits))
+
+def _joined(copies: Drafts, drafts: Drafts) -> Drafts:
+    """Both drafts of a batch, in which each request has one of them."""
+    lengths = [max(pair) for pair in zip(copies.lengths, drafts.lengths, strict=True)]
+    ids = drafts.token_ids.new_full((len(lengths), max(lengths)), -1)
+    for part in (copies.token_ids, drafts.token_ids):
+        ids[:, : part.shape[1]] = torch.maximum(ids[:, : part.shape[1]], part)
+    return Drafts(ids, lengths)

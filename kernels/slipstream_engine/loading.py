@@ -12,6 +12,7 @@ from slipstream_engine.drafts import DraftSource, ModelDrafts, PromptLookup
 from slipstream_engine.eagle import EagleDrafts, EagleHead
 from slipstream_engine.engine import Engine
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
+from slipstream_engine.fingerprint import fingerprint_of
 from slipstream_engine.hybrid_drafts import HybridDrafts
 from slipstream_engine.model import Model
 from slipstream_engine.settings import EngineSettings, resolve_source, resolve_tokenizer
@@ -36,7 +37,8 @@ def load_engine(settings: EngineSettings) -> Engine:
         torch.set_num_threads(settings.threads)
     folder = resolve_source(settings.target)
     target = Model.load(folder, device=device, dtype=dtype, context_tokens=settings.context_tokens)
-    tokenizer = Tokenizer.load(resolve_tokenizer(settings.tokenizer, folder), checkpoint=folder)
+    tokenizer_folder = resolve_tokenizer(settings.tokenizer, folder)
+    tokenizer = Tokenizer.load(tokenizer_folder, checkpoint=folder)
     return Engine(
         target,
         tokenizer,
@@ -46,6 +48,7 @@ def load_engine(settings: EngineSettings) -> Engine:
         max_waiting=settings.max_waiting,
         prefill_chunk_tokens=settings.prefill_chunk_tokens,
         verify_backend=usable_backend(device, dtype, target.config.vocab_rows),
+        fingerprint=fingerprint_of(target, checkpoint=folder, tokenizer=tokenizer_folder),
     )
 
 
@@ -57,7 +60,7 @@ def _draft_source(settings: EngineSettings, target: Model, tokenizer: Tokenizer)
     model = _draft_model(settings, target, tokenizer)
     if model is None or settings.draft_kind == "model":
         return model
-    return HybridDrafts(PromptLookup(settings.max_slots, target.device), model, target.config.vocab_rows)
+    return HybridDrafts(PromptLookup(settings.max_slots, target.device), model)
 
 
 def _draft_model(settings: EngineSettings, target: Model, tokenizer: Tokenizer) -> ModelDrafts | None:

@@ -6,6 +6,7 @@ attention), with Qwen2's biases and Qwen3's query and key norms if configured.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -50,6 +51,13 @@ class Model:
         own = self._weights
         head = own.head if token_ids is None else own.head[token_ids]
         return ModelWeights(own.embedding, layers, own.norm, head)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All weights, in a fixed order."""
+        own = self._weights
+        yield from (own.embedding, own.norm, own.head)
+        for layer in own.layers:
+            yield from (tensor for tensor in layer if tensor is not None)
 
     def new_cache(self, slots: int) -> SlotCache:
         """An empty cache for `slots` requests of this model."""

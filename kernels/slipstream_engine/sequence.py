@@ -46,9 +46,8 @@ class Sequence:
 
     @property
     def adaptive(self) -> bool:
-        """Whether the engine may verify fewer draft tokens than the draft length. A sampled answer depends on the
-        number of its draft tokens, and must not depend on the other requests of the batch."""
-        return self.request.adaptive and self.request.sampling.temperature <= 0
+        """Whether the engine may verify fewer draft tokens than the draft length."""
+        return self.request.adaptive
 
     @property
     def prefilled(self) -> bool:
@@ -58,8 +57,7 @@ class Sequence:
     @property
     def unfed(self) -> int:
         """Number of tokens to prefill before decoding. A prompt is prefilled as a whole, because its last position
-        gives the first token. A resumed answer is prefilled except for its last token. It then continues with the same
-        step, and drafts the same tokens together, as without the interruption, so a sampled answer is the same too."""
+        gives the first token. A resumed answer is prefilled except for its last token, with which it decodes."""
         return len(self.tokens) - self.cached - (1 if self.request.resume_ids else 0)
 
     @property

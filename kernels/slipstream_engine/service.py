@@ -79,6 +79,7 @@ class EngineService:
             openai=False,
             resumes_sampled=True,
             adaptive=True,
+            fingerprint=self._engine.fingerprint,
         )
 
     def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:

@@ -23,8 +23,8 @@ class FinishReason(StrEnum):
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling parameters. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 turn the filters off.
 
-    `seed` keys the counter-based random numbers: the same seed and prompt give the same tokens, regardless of the other
-    requests in the batch.
+    `seed` keys the counter-based noise: the same seed and prompt give the same tokens, whatever the draft length and
+    the other requests in the batch.
     """
 
     temperature: float = 1.0
@@ -35,10 +35,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to generate. `resume_ids` are output tokens committed elsewhere: the engine continues after them, and
-    they count towards `max_tokens`. If they end at the end of a chunk of an earlier answer and all other fields are
-    unchanged, the continuation equals that of the earlier answer, sampled or not. `draft_tokens` is the draft length, 0
-    for plain decoding. With `adaptive` it is a maximum: in each step the engine verifies as many draft tokens as pay.
-    `margins` requests the gap between the target's two best logits for each token."""
+    they count towards `max_tokens`. The continuation equals that of the earlier answer, sampled or not, at every draft
+    length. `draft_tokens` is the draft length, 0 for plain decoding. With `adaptive` it is a maximum: in each step the
+    engine verifies as many draft tokens as pay. `margins` requests the gap between the target's two best logits for
+    each token."""
 
     request_id: str
     prompt_ids: tuple[int, ...]

@@ -46,4 +46,4 @@ def run_kernel(device: torch.device, dtype: torch.dtype, vocabulary: int) -> Non
     sampling = SamplingBatch.of([0.0, 1.0], [1.0, 0.9], [0, 0], [0, 0], device)
     ones = torch.ones(2, dtype=torch.int64, device=device)
     logits = torch.zeros(4, vocabulary, dtype=dtype, device=device)
-    verify(logits, torch.zeros_like(ones)[:, None], ones, None, sampling, ones, backend="kernel").lengths.tolist()
+    verify(logits, torch.zeros_like(ones)[:, None], ones, sampling, ones, backend="kernel").lengths.tolist()

@@ -1,86 +1,94 @@
-"""Counter-based random numbers: a function of (seed, position, purpose) alone.
+"""Noise of a draw: a function of (seed, position, index) alone, with one key per (seed, position).
 
-The generator is Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), which CUDA and
-the Triton language also use, in 64-bit integers. The bits are the same on every device and do not depend on the other
-requests of the batch. The key is the seed; the counter is (position, purpose), so each purpose has its own stream.
+The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014),
+used with a counter: value i of a key is the i-th value of the generator that starts at the key. It needs two
+multiplications per value, so the noise of a draw on the CPU takes about ten array operations. The bits are the same on
+every device and do not depend on the other requests of the batch.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_WORD = 0xFFFFFFFF
+GAMMA: Final = 0x9E3779B97F4A7C15
+MIX_1: Final = 0xBF58476D1CE4E5B9
+MIX_2: Final = 0x94D049BB133111EB
+"""Constants of SplitMix64: the increment of the counter, and the multipliers of the mixing function."""
+
+_WORD = 2**64 - 1
 _FEW = 8
-"""Up to this many numbers, Python integers are faster than the hundred array operations of one Philox block."""
+"""Up to this many keys, Python integers are faster than array operations."""
 
 
-class Purpose(IntEnum):
-    """The decision that a random number is used for. Numbers of different purposes are independent."""
-
-    DRAFT = 0
-    """The draft's own sampling."""
-    ACCEPT = 1
-    """Acceptance of a drafted token."""
-    RESIDUAL = 2
-    """The token that replaces the first rejected one."""
-    TARGET = 3
-    """A token from the target's distribution: plain decoding and the bonus token."""
+def signed(word: int) -> int:
+    """The int64 with the bits of `word`, which is taken modulo 2^64."""
+    return ((word + 2**63) & _WORD) - 2**63
 
 
-def step_purpose(purpose: Purpose, step: int | Tensor) -> int | Tensor:
-    """The purpose of the random number for drafted token `step` (0 for the first) of a block.
+def exponentials(seed: Tensor, position: Tensor, count: int) -> Any:
+    """Noise of N draws: `count` independent, exponentially distributed numbers each, float64 [N, count], above 0.
 
-    The tokens of a block are accepted together, so the number drawn for a rejected token has influenced the outcome.
-    The next verification starts at the same position and must not reuse that number: (position, step) is unique.
+    Args:
+        seed: int64 [N].
+        position: int64 [N], the absolute position of each drawn token.
+        count: numbers per draw. A smaller count gives the first numbers of a larger one.
+
+    Returns:
+        A NumPy array if the arguments are on the CPU, else a tensor on their device.
     """
-    return int(purpose) + len(Purpose) * step
-
-
-def uniform(seed: Tensor, position: Tensor, purpose: int | Tensor) -> Tensor:
-    """Uniform numbers in [0, 1): float64, of the shape that the arguments (int64) broadcast to.
-
-    The numbers are multiples of 2^-52. Zero is possible and one is not. With a strict `<` an event of probability 0
-    therefore never happens, and one of probability 1 always does. 52 bits instead of 53 keep u * total below total
-    after rounding.
-    """
-    stream = (purpose,) if isinstance(purpose, Tensor) else ()
-    columns = torch.broadcast_tensors(seed, position, *stream)
-    constant = () if isinstance(purpose, Tensor) else (purpose,)
-    if seed.device.type == "cpu" and columns[0].numel() <= _FEW:
-        rows = zip(*(column.flatten().tolist() for column in columns), strict=True)
-        numbers = [_bits(*row, *constant) * 2.0**-52 for row in rows]
-        return torch.tensor(numbers, dtype=torch.float64).view(columns[0].shape)
+    # 52 bits and a half: never 0 and never 1, so every number is finite and above 0.
     if seed.device.type == "cpu":
-        bits = torch.from_numpy(_bits(*(column.numpy() for column in columns), *constant))
-    else:
-        bits = _bits(*columns, *constant)
-    return bits.to(torch.float64).mul_(2.0**-52)
+        words = mix(_keys(seed, position)[:, None] + _counters(count))
+        return -np.log(((words >> np.uint64(12)) + 0.5) * 2.0**-52)
+    counters = torch.arange(1, count + 1, device=seed.device) * signed(GAMMA)
+    words = mix(_key(seed, position)[:, None] + counters)
+    return -((_shifted(words, 12).to(torch.float64) + 0.5) * 2.0**-52).log()
 
 
-def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
-    """One block of Philox-4x32-10: four words of 32 random bits.
-
-    Counter and key are words in [0, 2^32): Python integers, or int64 arrays or tensors that broadcast
-    together.
-    """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        # 64-bit products may wrap into the sign bit; the masked bits are still correct. Only the words that are
-        # multiplied next are masked; the other two keep their high bits until the end.
-        low, high = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1 = ((high >> 32) ^ c1 ^ k0) & _WORD, high
-        c2, c3 = ((low >> 32) ^ c3 ^ k1) & _WORD, low
-        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
-    return c0, c1 & _WORD, c2, c3 & _WORD
+@lru_cache(maxsize=16)
+def _counters(count: int) -> Any:
+    """The increments of a key's first `count` numbers: uint64 [count]."""
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GAMMA)
 
 
-def _bits(seed: Any, position: Any, purpose: Any) -> Any:
-    """52 random bits, in the type of the arguments."""
-    counter = (position & _WORD, (position >> 32) & _WORD, purpose, 0)
-    words = philox(counter, (seed & _WORD, (seed >> 32) & _WORD))
-    return (words[0] << 20) | (words[1] >> 12)
+def _keys(seed: Tensor, position: Tensor) -> Any:
+    """The keys of N draws on the CPU: uint64 [N]."""
+    if seed.size(0) <= _FEW:
+        pairs = zip(seed.tolist(), position.tolist(), strict=True)
+        return np.array([_mix_word(_mix_word(s) + p * GAMMA) for s, p in pairs], dtype=np.uint64)
+    return _key(seed.numpy().view(np.uint64), position.numpy().view(np.uint64))
+
+
+def _key(seed: Any, position: Any) -> Any:
+    """The key of each (seed, position), in the type of the arguments."""
+    return mix(mix(seed) + position * _factor(position, GAMMA))
+
+
+def mix(words: Any) -> Any:
+    """The mixing function of SplitMix64, of uint64 arrays or int64 tensors, in which products wrap."""
+    words = (words ^ _shifted(words, 30)) * _factor(words, MIX_1)
+    words = (words ^ _shifted(words, 27)) * _factor(words, MIX_2)
+    return words ^ _shifted(words, 31)
+
+
+def _shifted(words: Any, bits: int) -> Any:
+    """`words` shifted to the right, with zeros from the left."""
+    return (words >> bits) & (2 ** (64 - bits) - 1) if isinstance(words, Tensor) else words >> np.uint64(bits)
+
+
+def _factor(words: Any, factor: int) -> Any:
+    """A 64-bit factor in the type of `words`."""
+    return signed(factor) if isinstance(words, Tensor) else np.uint64(factor)
+
+
+def _mix_word(word: int) -> int:
+    """`mix` of a Python integer, taken modulo 2^64, as an integer in [0, 2^64)."""
+    word &= _WORD
+    word = (word ^ (word >> 30)) * MIX_1 & _WORD
+    word = (word ^ (word >> 27)) * MIX_2 & _WORD
+    return word ^ (word >> 31)

@@ -43,7 +43,12 @@ def filtered_probs(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     """
     check_rows(logits, sampling)
     scores = scaled(repaired(logits), sampling)
-    return filtered(scores.softmax(-1), scores, sampling)
+    weights = filtered(scores.exp(), scores, sampling)
+    probs = weights.div_(weights.sum(-1, keepdim=True))
+    if not sampling.any_greedy:
+        return probs
+    one_hot = torch.zeros_like(probs).scatter_(1, scores.argmax(-1, keepdim=True), 1.0)
+    return torch.where(sampling.temperature[:, None] == 0, one_hot, probs)
 
 
 def check_rows(logits: Tensor, sampling: SamplingBatch) -> None:
@@ -87,27 +92,26 @@ def scaled(logits: Tensor, sampling: SamplingBatch, best: Tensor | None = None) 
     return (logits - best[:, None]).div_(temperature[:, None])
 
 
-def filtered(probs: Tensor, scores: Tensor, sampling: SamplingBatch) -> Tensor:
-    """The distribution that each row samples from, float32 [N, V]. `probs` may be written.
+def filtered(weights: Tensor, scores: Tensor, sampling: SamplingBatch) -> Tensor:
+    """`weights` with 0 for the tokens that the filters drop: float32 [N, V], possibly written in place.
+
+    The kept weights do not change, so the result of a row does not depend on the filters of other rows.
 
     Args:
-        probs: the softmax of `scores`.
+        weights: exp(scores), float32 [N, V].
         scores: as `scaled` gives them.
-        sampling: the parameters of the N rows. A greedy row has probability 1 at its argmax.
+        sampling: the parameters of the N rows. The result of a greedy row is arbitrary, but keeps its best token.
     """
     if sampling.any_top_p or sampling.largest_top_k:
         prefix = scores.size(-1) if scores.is_cuda else max(_PREFIX, sampling.largest_top_k)
-        probs = _truncate(probs, scores, sampling, prefix)
+        weights = _truncate(weights, scores, sampling, prefix)
     if sampling.any_min_p:
-        _keep(probs, scores, sampling.min_p.log()[:, None])
-    if not sampling.any_greedy:
-        return probs
-    one_hot = torch.zeros_like(probs).scatter_(1, scores.argmax(-1, keepdim=True), 1.0)
-    return torch.where(sampling.temperature[:, None] == 0, one_hot, probs)
+        _keep(weights, scores, sampling.min_p.log()[:, None])
+    return weights
 
 
-def _truncate(probs: Tensor, scores: Tensor, sampling: SamplingBatch, prefix: int) -> Tensor:
-    """Apply top-k and top-p to `probs` [N, V], the softmax of `scores`, in place.
+def _truncate(weights: Tensor, scores: Tensor, sampling: SamplingBatch, prefix: int) -> Tensor:
+    """Apply top-k and top-p to `weights` [N, V], exp of `scores`, in place.
 
     Only the `prefix` largest scores of each row are sorted, and more in rows where these do not suffice.
     """
@@ -118,33 +122,33 @@ def _truncate(probs: Tensor, scores: Tensor, sampling: SamplingBatch, prefix: in
     limited = (top_k > 0) & (top_k < vocabulary)
     if sampling.largest_top_k:
         last = largest.gather(1, (top_k - 1).clamp(0, prefix - 1))
-        _keep(probs, scores, last.masked_fill(~limited, -math.inf))
+        _keep(weights, scores, last.masked_fill(~limited, -math.inf))
     settled = top_p >= 1
     if sampling.any_top_p:
-        count = _count_in_top_p(probs.gather(1, ids), top_p)
-        _keep(probs, scores, largest.gather(1, count - 1).masked_fill(settled, -math.inf))
+        target = top_p * weights.sum(-1, keepdim=True)
+        count = _count_below(weights.gather(1, ids), target)
+        _keep(weights, scores, largest.gather(1, count - 1).masked_fill(settled, -math.inf))
         settled = settled | (count < prefix)
     if prefix == vocabulary:
-        return probs
+        return weights
     settled = torch.where(limited, top_k <= prefix, settled) | (sampling.temperature[:, None] == 0)
     rest = (~settled).nonzero()[:, 0]
     if rest.numel():
         remaining = scores[rest]
-        probs[rest] = _truncate(remaining.softmax(-1), remaining, sampling.rows(rest), 8 * prefix)
-    return probs
+        weights[rest] = _truncate(remaining.exp(), remaining, sampling.rows(rest), 8 * prefix)
+    return weights
 
 
-def _count_in_top_p(mass: Tensor, top_p: Tensor) -> Tensor:
-    """Number of tokens that top-p keeps, int64 [N, 1], from the largest probabilities in descending order.
+def _count_below(weights: Tensor, target: Tensor) -> Tensor:
+    """Number of tokens that top-p keeps, int64 [N, 1], from the largest weights in descending order.
 
-    A token is kept while the tokens before it have not reached top-p. The first token is always kept.
+    A token is kept while the tokens before it weigh less than `target` [N, 1]. The first token is always kept.
     """
-    before = mass.cumsum(-1, dtype=torch.float64) - mass
-    return (before < top_p).sum(-1, keepdim=True).clamp_(min=1)
+    before = weights.cumsum(-1, dtype=torch.float64) - weights
+    return (before < target).sum(-1, keepdim=True).clamp_(min=1)
 
 
-def _keep(probs: Tensor, scores: Tensor, cut: Tensor) -> None:
-    """Drop tokens with a score below `cut` [N, 1] from `probs` [N, V] and renormalise, in place."""
+def _keep(weights: Tensor, scores: Tensor, cut: Tensor) -> None:
+    """Drop tokens with a score below `cut` [N, 1] from `weights` [N, V], in place."""
     # The comparison writes float32 directly: a bool intermediate takes several times as long on the CPU.
-    probs.mul_(torch.ge(scores, cut, out=torch.empty_like(scores)))
-    probs.div_(probs.sum(-1, keepdim=True))
+    weights.mul_(torch.ge(scores, cut, out=torch.empty_like(scores)))

@@ -1,50 +1,57 @@
-"""Sampling without verification: the draft's own tokens, and plain decoding."""
+"""Sampling: the token that plain decoding with a seed has at a position, from one row of logits.
+
+The draw is an exponential race. With independent exponential numbers E_i, the index of the largest w_i / E_i has
+probability w_i / (w_1 + ... + w_n) (the Gumbel-max trick, without its second logarithm). Rounding errors of the weights
+change the winner only if two ratios are nearly equal, at any size of the vocabulary. A race over all tokens would need
+noise for each of them. Instead, a token id is written as three digits, a tile, a group of the tile and a token of the
+group, and each digit is drawn in turn, given the earlier ones, by a race over the sums of the weights.
+"""
 
 from __future__ import annotations
 
-import math
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from slipstream_kernels.autograd import without_grad
 from slipstream_kernels.batch import SamplingBatch
-from slipstream_kernels.counter_random import uniform
+from slipstream_kernels.counter_random import exponentials
 from slipstream_kernels.filters import argmax_ids, check_rows, filtered, repaired, scaled
+
+GROUP: Final = 64
+"""Tokens per group, and groups per tile."""
+
+TILE: Final = GROUP * GROUP
+"""Tokens per tile. Number i < 64 of a draw's noise belongs to token i of its group, number 64 + i to group i of its
+tile, and number 128 + i to tile i."""
 
 
 @without_grad
-def sample(logits: Tensor, sampling: SamplingBatch, positions: Tensor, purpose: int) -> tuple[Tensor, Tensor | None]:
-    """Choose one token per row. Rows with invalid logits have a result too, see `filtered_probs`.
+def sample(logits: Tensor, sampling: SamplingBatch, positions: Tensor) -> Tensor:
+    """Choose one token per row, int64 [N]: the token that `verify` emits for the same logits, seed and position.
+
+    Rows with invalid logits have a result too, see `filtered_probs`.
 
     Args:
         logits: [N, V], any float type.
         sampling: the parameters of the N rows.
         positions: absolute position of each row's chosen token, int64 [N].
-        purpose: a `Purpose`, which with (seed, position) determines the random number. Drafts for block verification
-            use `step_purpose`.
-
-    Returns:
-        Token ids, int64 [N], and the logarithm of their distribution, float32 [N, V], with -inf for tokens that a
-        filter dropped. `verify` takes the latter as `draft_logits`. It is None if every row is greedy.
 
     Raises:
-        ValueError: an argument's shape, type or device is wrong, or `purpose` does not fit 32 bits.
+        ValueError: an argument's shape, type or device is wrong.
     """
     check_rows(logits, sampling)
-    _check_positions(positions, purpose, logits)
+    _check_positions(positions, logits)
     if sampling.all_greedy:
-        return argmax_ids(logits), None
+        return argmax_ids(logits)
     scores = scaled(repaired(logits), sampling)
-    probs = filtered(scores.softmax(-1), scores, sampling)
-    token_ids = draw(probs, uniform(sampling.seed, positions, purpose))
-    if sampling.any_filter or sampling.any_greedy:
-        # The logarithm of `probs` itself would take six times as long on the CPU.
-        scores = scores.masked_fill_(probs == 0, -math.inf)
-    return token_ids, scores.log_softmax(-1)
+    return choose(filtered(scores.exp(), scores, sampling), scores, sampling, positions)
 
 
-def _check_positions(positions: Tensor, purpose: int, logits: Tensor) -> None:
+def _check_positions(positions: Tensor, logits: Tensor) -> None:
     if not isinstance(positions, Tensor):
         raise ValueError(f"positions is {type(positions).__name__}: must be a torch.Tensor")
     if positions.dim() != 1 or positions.size(0) != logits.size(0):
@@ -53,17 +60,51 @@ def _check_positions(positions: Tensor, purpose: int, logits: Tensor) -> None:
         raise ValueError(f"positions is {positions.dtype}: must be torch.int64")
     if positions.device != logits.device:
         raise ValueError(f"positions is on {positions.device}: logits is on {logits.device}")
-    if not isinstance(purpose, int) or not 0 <= purpose < 2**32:
-        raise ValueError(f"purpose = {purpose!r}: must be a Purpose or an integer in 0..{2**32 - 1}")
 
 
-def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
-    """Draw an index from each row by inverse CDF: int64 [N]. V where a row has NaN.
+def choose(weights: Tensor, scores: Tensor, sampling: SamplingBatch, positions: Tensor) -> Tensor:
+    """The token of each row, int64 [N]: the best one of a greedy row, else a drawn one. Arbitrary in rows with NaN.
 
     Args:
-        weights: [N, V], not negative, at least one above 0 in each row. Rows need not sum to 1.
-        uniforms: float64 [N] in [0, 1), multiples of 2^-52.
+        weights: float32 [N, V], not negative, as `filtered` gives them.
+        scores: float32 [N, V], as `scaled` gives them.
+        sampling: the parameters of the N rows.
+        positions: int64 [N].
     """
-    cdf = weights.cumsum(-1, dtype=torch.float64)
-    # `right` gives the first index whose cumulative weight is above the threshold. Its weight is never 0.
-    return torch.searchsorted(cdf, cdf[:, -1:] * uniforms[:, None], right=True)[:, 0]
+    drawn = draw(weights, sampling.seed, positions)
+    return torch.where(sampling.temperature == 0, scores.argmax(-1), drawn) if sampling.any_greedy else drawn
+
+
+def draw(weights: Tensor, seed: Tensor, positions: Tensor) -> Tensor:
+    """Draw an index from each row by the exponential race: int64 [N]. Arbitrary, but an index, in rows with NaN.
+
+    Args:
+        weights: float32 [N, V], not negative, at least one above 0 in each row. Rows need not sum to 1.
+        seed: int64 [N].
+        positions: int64 [N].
+    """
+    rows, vocabulary = weights.shape
+    tiles, on_cpu = -(-vocabulary // TILE), weights.device.type == "cpu"
+    tokens: Any = _padded(weights, GROUP).view(rows, -(-vocabulary // GROUP), GROUP)  # [N, groups, 64]
+    groups: Any = tokens.sum(-1)
+    sums: Any = None
+    if tiles > 1:
+        groups = _padded(groups, GROUP).view(rows, tiles, GROUP)
+        sums = groups.sum(-1).numpy() if on_cpu else groups.sum(-1)
+    noise = exponentials(seed, positions, 2 * GROUP + tiles)
+    each: Any = np.arange(rows) if on_cpu else torch.arange(rows, device=weights.device)
+    if on_cpu:  # NumPy's calls take less time than PyTorch's
+        tokens, groups = tokens.numpy(), groups.numpy()
+    chosen = 0
+    if tiles > 1:
+        tile = (sums / noise[:, 2 * GROUP :]).argmax(1)
+        groups, chosen = groups[each, tile], tile * GROUP
+    chosen = chosen + (groups / noise[:, GROUP : GROUP + groups.shape[1]]).argmax(1)
+    token = chosen * GROUP + (tokens[each, chosen] / noise[:, :GROUP]).argmax(1)
+    return torch.from_numpy(token) if on_cpu else token
+
+
+def _padded(x: Tensor, multiple: int) -> Tensor:
+    """`x` [N, n] with zeros up to the next multiple of `multiple` columns."""
+    missing = -x.size(1) % multiple
+    return pad(x, (0, missing)) if missing else x

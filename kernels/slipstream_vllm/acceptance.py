@@ -3,7 +3,8 @@
 Every row is sampled as without speculation: same filters, penalties, masks, grammar and log-probabilities. The first
 row whose draw differs from its draft emits that draw and ends the step, so the output has the target's distribution for
 any draft. A seeded request advances its generator only for emitted rows, so it gives the same tokens at every draft
-length.
+length. The number of emitted rows must be known for that: with asynchronous scheduling, a step with a seeded request
+waits for the device. Requests without a seed share the device's generator, so their tokens depend on the batch.
 
 With one-hot drafts (vLLM's default, `draft_sample_method: greedy`) both rules accept with the same probability. With
 the draft model's probabilities, vLLM's rejection sampling accepts more tokens at high temperatures.

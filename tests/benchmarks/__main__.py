@@ -15,6 +15,8 @@ BENCHMARKS = {
     "quality": "held-out answers of the embedded pair, checked",
     "engine": "draft lengths per class and batch of eight, embedded pair in the engine",
     "draft_allocation": "draft tokens that the engine chooses in each step, beside every fixed draft length",
+    "seed_equality": "sampled answers against plain decoding with the same seed, whatever happens to their requests",
+    "draft_choice": "how a draft of a sampled answer should choose its tokens",
     "verify": "the verification step against a plain softmax and draw",
     "kernels": "the verification kernel: predictions, and on a GPU the figures",
     "engine_verify": "the engine's step with the kernel and with the reference, on a GPU",

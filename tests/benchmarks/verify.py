@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from slipstream_kernels import Purpose, SamplingBatch, sample, verify
+from slipstream_kernels import SamplingBatch, sample, verify
 
 _VOCABULARY = 2500
 _RUNS, _REPEATS = 60, 20
@@ -42,17 +42,13 @@ def cases(mode: str, requests: int, drafted: int) -> tuple[Callable[[], object],
     guess = logits[:, :-1] + 0.5 * torch.randn(requests, drafted, _VOCABULARY, generator=generator)
     sampling = SamplingBatch.of([temperature] * requests, [top_p] * requests, [top_k] * requests, range(requests))
     lengths, positions = torch.full((requests,), drafted), torch.arange(requests)
-    counts = torch.full((requests,), drafted)
-    offsets = torch.arange(drafted).repeat(requests)
-    rows = sampling.repeat(counts, requests * drafted)
-    ids, log_probs = sample(guess.flatten(0, 1), rows, positions.repeat_interleave(drafted) + offsets, Purpose.DRAFT)
-    ids = ids.view(requests, drafted)
-    draft_logits = None if log_probs is None or drafted == 0 else log_probs.view(requests, drafted, -1)
+    rows = sampling.repeat(lengths, requests * drafted)
+    at = positions.repeat_interleave(drafted) + torch.arange(drafted).repeat(requests)
+    ids = sample(guess.flatten(0, 1), rows, at).view(requests, drafted)
     flat = logits.flatten(0, 1)
     return (
-        lambda: verify(
-            flat, ids, lengths, draft_logits, sampling, positions, check_values=False, logprobs=False
-        ),  # as the engine calls it
+        # as the engine calls it
+        lambda: verify(flat, ids, lengths, sampling, positions, check_values=False, logprobs=False),
         lambda: flat.softmax(-1).multinomial(1),
     )
 

@@ -131,7 +131,7 @@ def test_verification_on_its_own(blocks: list[Block], shell: Shell) -> None:
     given = """
 import torch
 device = "cpu"
-target_logits, draft_logits = torch.randn(7, 64), torch.randn(2, 3, 64)
+target_logits = torch.randn(7, 64)
 draft_token_ids, draft_lengths = torch.randint(32, (2, 3)), torch.tensor([3, 2])
 positions = torch.tensor([5, 9])
 """

@@ -17,7 +17,6 @@ from slipstream_engine.errors import CheckpointError, DraftMismatchError
 from slipstream_engine.model import Model
 from slipstream_engine.preflight import compare
 from slipstream_engine.step_batch import Span, layout
-from slipstream_kernels import SamplingBatch
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
@@ -27,7 +26,6 @@ from tests.engine.conftest import eagle_head
 Make = Callable[..., Engine]
 CPU = torch.device("cpu")
 PROPOSED = list(range(0, 257, 2))
-GREEDY = SamplingBatch.of([0.0], [1.0], [0], [0])
 DRAFT_LENGTH = 4
 
 
@@ -74,7 +72,7 @@ def test_engine_proposes_as_the_trainer_predicts(pair_folder: Path, target: Mode
     for accepted in (0, 2, DRAFT_LENGTH, 1, None, None, 3, 0):
         tokens = text[:length]
         if accepted is not None:  # else a step without drafts
-            proposed = drafts.propose([DraftRow(slot, tokens, DRAFT_LENGTH)], GREEDY)
+            proposed = drafts.propose([DraftRow(slot, tokens, DRAFT_LENGTH)])
             assert proposed.token_ids[0].tolist() == _expected(head, target, tokens)
             drafts.commit(slot, accepted)
         length += 1 + (accepted or 0)
@@ -86,19 +84,16 @@ def test_engine_proposes_as_the_trainer_predicts(pair_folder: Path, target: Mode
 
 def test_head_proposes_its_tokens_alone(pair_folder: Path, target: Model) -> None:
     head = EagleHead.load(pair_folder / "eagle", target)
-    logits = head.logits(torch.randn(5, target.config.hidden_size))
-    assert logits.shape == (5, 257)
-    probabilities = torch.softmax(logits, dim=-1)
-    assert float(probabilities[:, 1::2].max()) == 0.0
-    assert torch.allclose(probabilities.sum(-1), torch.ones(5))
+    features = torch.randn(50, target.config.hidden_size)
+    expected = [PROPOSED[index] for index in target.read(features)[:, PROPOSED].argmax(-1).tolist()]
+    assert head.likeliest(features).tolist() == expected
 
 
 def test_head_without_a_list_of_tokens_proposes_all(pair_folder: Path, target: Model, tmp_path: Path) -> None:
     folder = shutil.copytree(pair_folder / "eagle", tmp_path / "all")
     (folder / "draft_token_ids.json").unlink()
-    features = torch.randn(2, target.config.hidden_size)
-    logits = EagleHead.load(folder, target).logits(features)
-    assert torch.equal(logits, target.read(features))
+    features = torch.randn(50, target.config.hidden_size)
+    assert torch.equal(EagleHead.load(folder, target).likeliest(features), target.read(features).argmax(-1))
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "[1, 1]", "[257]", "[-1]", "[0.5]", "no"])

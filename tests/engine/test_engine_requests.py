@@ -22,7 +22,6 @@ from slipstream_engine.service import EngineService
 from slipstream_engine.settings import EngineSettings
 from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.types import Chunk, FinishReason, GenerationRequest, SamplingParams
-from slipstream_kernels import SamplingBatch
 
 from tests.engine.without_engine_time import without_engine_time
 
@@ -337,11 +336,11 @@ class _FailingOnce:
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    def propose(self, rows: object, sampling: object) -> object:
+    def propose(self, rows: object) -> object:
         if not self._failed:
             self._failed = True
             raise RuntimeError("out of memory")
-        return self._inner.propose(rows, sampling)  # type: ignore[arg-type]
+        return self._inner.propose(rows)  # type: ignore[arg-type]
 
 
 def test_a_failing_step_ends_its_requests_and_the_next_ones_are_served(
@@ -448,9 +447,8 @@ def test_a_released_slot_forgets_its_n_grams(make_engine: Make, drain: Drain) ->
 
 def test_prompt_lookup_goes_on_round_a_period() -> None:
     source = PromptLookup(1, torch.device("cpu"))
-    sampling = SamplingBatch.of([0.0], [1.0], [0], [0])
     tokens = [9, 1, 2, 3, 1, 2, 3, 1, 2, 3]
-    drafts = source.propose([DraftRow(0, tokens, 5)], sampling)
+    drafts = source.propose([DraftRow(0, tokens, 5)])
     assert drafts.token_ids.tolist() == [[1, 2, 3, 1, 2]]
 
 

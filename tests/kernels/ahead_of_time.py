@@ -1,6 +1,6 @@
 """Compile kernels for GPUs that are not here, as a launch with given arguments would, and see what came out.
 
-Only for a process of its own without `TRITON_INTERPRET`: as a program it prints the figures of `scan`'s variants.
+Only for a process of its own without `TRITON_INTERPRET`: as a program it prints the figures of the launches' variants.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ import json
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from slipstream_kernels import LogitAdjustments, SamplingBatch
+from slipstream_kernels.sampling import TILE
 from slipstream_kernels.spec_verify import kernel
 from slipstream_kernels.spec_verify.kernel_arguments import Launch
-from slipstream_kernels.spec_verify.kernel_scan import scan
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -99,16 +100,16 @@ def _run(tool: str, *arguments: str) -> str:
     return subprocess.run([_TOOLS / tool, *arguments], check=True, capture_output=True, text=True).stdout
 
 
-def compile_scan(launch: Launch, capability: int) -> dict[str, int]:
-    """The figures of `scan` for a GPU of `capability`."""
-    config = launch.config
+def compile_call(call: kernel.Call, launch: Launch, capability: int) -> dict[str, int]:
+    """The figures of one launch for a GPU of `capability`."""
+    warps = call.options["num_warps"]
     made = compile_ahead(
-        scan,
-        kernel.scan_arguments(launch),
-        kernel.scan_constants(launch),
+        call.kernel,
+        call.arguments,
+        call.constants,
         capability=capability,
-        warps=config.warps,
-        registers=config.registers,
+        warps=warps,
+        registers=call.options.get("maxnreg"),
     )
     return {
         "registers": made.registers,
@@ -117,32 +118,35 @@ def compile_scan(launch: Launch, capability: int) -> dict[str, int]:
         "spills": made.sass.count("STL"),
         "wide_loads": made.sass.count("LDG.E.128"),
         "narrow_loads": made.sass.count("LDG.E.U16"),
-        "warps": config.warps,
-        "tile_bytes": config.block * launch.step.logits.element_size(),
+        "warps": warps,
+        "tile_bytes": TILE * launch.step.logits.element_size(),
     }
 
 
 def prepare_step(
-    dtype: torch.dtype, requests: int, *, vocabulary: int = 151_936, drafts: int = 4, **options: Any
+    dtype: torch.dtype,
+    requests: int,
+    *,
+    vocabulary: int = 151_936,
+    drafts: int = 4,
+    filters: bool = False,
+    **given: Any,
 ) -> Launch:
-    """A step of the size that a GPU gets. The large tensors have a shape and no memory."""
-    given: dict[str, Any] = dict.fromkeys(("row_start", "draft_onehot", "adjustments", "workspace", "config"))
-    given |= {"block_verification": False, "margins": False}
-    sampled = options.pop("sampled", False)
-    filters = options.pop("filters", False)
-    return kernel.prepare(
-        torch.empty(requests * (drafts + 1), vocabulary, dtype=dtype, device="meta"),
+    """A step of the size that a GPU gets. The large tensor has a shape and no memory."""
+    rows = requests * (drafts + 1)
+    launch = kernel.prepare(
+        torch.zeros(1, 1, dtype=dtype).expand(rows, vocabulary),
         torch.zeros(requests, drafts, dtype=torch.int64),
         torch.zeros(requests, dtype=torch.int64),
-        torch.empty(requests, drafts, vocabulary, dtype=dtype, device="meta") if sampled else None,
         SamplingBatch.of([1.0] * requests, [0.9 if filters else 1.0] * requests, [0] * requests, [0] * requests),
         torch.zeros(requests, dtype=torch.int64),
-        **(given | options),
+        **given,
     )
+    return replace(launch, step=launch.step._replace(row_stride=vocabulary))
 
 
 def variants() -> dict[str, Launch]:
-    """What is compiled: "plain" has nothing but one-hot drafts."""
+    """What is compiled: "plain" reads logits as they are."""
     start = torch.zeros(64, dtype=torch.int64)
     biased = LogitAdjustments.of(151_936, bias=[{1: 1.0}] * 64)
     masked = LogitAdjustments(bitmask=torch.zeros(320, 4748, dtype=torch.int32))
@@ -153,23 +157,28 @@ def variants() -> dict[str, Launch]:
         "plain, 8 requests": prepare_step(half, 8),
         "plain, 64 requests": prepare_step(half, 64, row_start=start),
         "plain, 64 requests, float16": prepare_step(torch.float16, 64, row_start=start, vocabulary=128_256),
-        "float32": prepare_step(torch.float32, 64, row_start=start),
+        "plain, filters": prepare_step(half, 64, row_start=start, filters=True),
+        "float32, filters": prepare_step(torch.float32, 64, row_start=start, filters=True),
         "margins": prepare_step(half, 64, row_start=start, margins=True),
         "bias": prepare_step(half, 64, row_start=start, adjustments=biased),
         "mask": prepare_step(half, 64, row_start=start, adjustments=masked),
-        "penalties": prepare_step(half, 64, row_start=start, adjustments=penalised),
-        "filters": prepare_step(half, 64, row_start=start, filters=True),
-        "sampled drafts": prepare_step(half, 64, row_start=start, sampled=True),
-        "block rule": prepare_step(half, 64, row_start=start, sampled=True, block_verification=True),
+        "penalties, filters": prepare_step(half, 64, row_start=start, adjustments=penalised, filters=True),
     }
 
 
 def main() -> None:
-    """Every variant for one generation, and the plain one for the others."""
+    """Both launches of every variant for one generation, and a plain scan for the others."""
+    figures = {}
     launches = variants()
-    figures = {f"{name} sm_90": compile_scan(launch, 90) for name, launch in launches.items()}
+    for name, launch in launches.items():
+        figures[f"{name}: scan sm_90"] = compile_call(kernel.scan_call(launch), launch, 90)
+        if "filters" in name:
+            figures[f"{name}: second launch sm_90"] = compile_call(kernel.filter_call(launch), launch, 90)
     for capability in (80, 100):
-        figures[f"plain, 64 requests sm_{capability}"] = compile_scan(launches["plain, 64 requests"], capability)
+        launch = launches["plain, 64 requests"]
+        figures[f"plain, 64 requests: scan sm_{capability}"] = compile_call(
+            kernel.scan_call(launch), launch, capability
+        )
     print(json.dumps(figures, indent=1))
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from slipstream_kernels import LogitAdjustments, SamplingBatch, Verification
 from torch import Tensor
 
-from tests.kernels.oracle import Rules
+from tests.kernels.oracle import Floats, Rules, adjusted, distribution, draw
 
 Verify = Callable[..., Verification]
 
@@ -20,12 +21,11 @@ Verify = Callable[..., Verification]
 class Request:
     """One request's part of a batch, on the CPU.
 
-    `logits` [k + 1, V]; `draft_logits` [k, W], None for one-hot drafts; `allowed` bool [k + 1, V] is its grammar.
+    `logits` [k + 1, V]; `allowed` bool [k + 1, V] is its grammar.
     """
 
     logits: Tensor
     drafts: list[int]
-    draft_logits: Tensor | None = None
     rules: Rules = field(default_factory=Rules)
     seed: int = 0
     position: int = 0
@@ -36,9 +36,27 @@ class Request:
     def vocabulary(self) -> int:
         return self.logits.size(1)
 
-    def one_hot(self) -> Request:
-        """The same with drafts that say nothing of how they came about."""
-        return replace(self, draft_logits=None)
+    def scores(self, step: int) -> Floats:
+        """The adjusted logits of a row, float32 [V]."""
+        allowed = None if self.allowed is None else self.allowed[step].numpy()
+        return adjusted(self.logits[step].float().numpy(), self.rules, (*self.written, *self.drafts[:step]), allowed)
+
+    def target(self, step: int) -> Floats | None:
+        """The distribution of a row, float64 [V]; None if it has none."""
+        scores = self.scores(step)
+        if np.isnan(scores).any() or not np.isfinite(scores.max()):
+            return None
+        return distribution(scores, self.rules)
+
+    def agreeing(self, share: float) -> Request:
+        """The same with each draft, at a chance of `share`, replaced by the token that plain decoding has there."""
+        generator = np.random.default_rng(self.seed % 2**32)
+        request = replace(self, drafts=list(self.drafts))
+        for step in range(len(request.drafts)):  # in order: a row depends on the drafts before it
+            target = request.target(step)
+            if generator.random() < share and target is not None:
+                request.drafts[step] = draw(target, self.seed, self.position + step)[0]
+        return request
 
 
 class Answer(NamedTuple):
@@ -54,21 +72,17 @@ def make_request(
     *,
     vocabulary: int,
     drafts: int,
-    width: int | None = None,
     dtype: torch.dtype = torch.float32,
+    agreement: float = 0.75,
     **changes: Any,
 ) -> Request:
-    """A request whose numbers follow from `number`. Its drafts are drawn from logits near the target's, `width` of
-    them (V) in each row, and lie below V."""
+    """A request whose numbers follow from `number`. Each of its drafts is plain decoding's token at a chance of
+    `agreement`, else any token."""
     generator = torch.Generator().manual_seed(number)
     logits = (2 * torch.randn(drafts + 1, vocabulary, generator=generator)).to(dtype)
-    draft_logits = torch.randn(drafts, width or vocabulary, generator=generator)
-    common = min(vocabulary, width or vocabulary)
-    draft_logits[:, :common] += logits[:-1, :common].float()
-    draft_logits = draft_logits.to(dtype)
-    ids = [int(torch.multinomial(row, 1, generator=generator)) for row in draft_logits[:, :common].float().softmax(-1)]
-    request = Request(logits=logits, drafts=ids, draft_logits=draft_logits, seed=number * 7919, position=number % 1000)
-    return replace(request, **changes)
+    ids = torch.randint(vocabulary, (drafts,), generator=generator).tolist()
+    request = Request(logits=logits, drafts=ids, seed=number * 7919, position=number % 1000)
+    return replace(request, **changes).agreeing(agreement)
 
 
 def verify_batch(
@@ -81,11 +95,8 @@ def verify_batch(
     **options: Any,
 ) -> list[Answer | None]:
     """One call for all of `requests`. Everything that no request owns is poisoned: `gap` rows before each request, and
-    drafted ids and logits beyond a request's draft length, of which there are `drafted` columns."""
+    drafted ids beyond a request's draft length, of which there are `drafted` columns."""
     drafted = max(len(request.drafts) for request in requests) if drafted is None else drafted
-    if any(request.draft_logits is not None for request in requests):
-        options["draft_logits"] = _draft_logits(requests, drafted).to(device)
-        options["draft_onehot"] = torch.tensor([r.draft_logits is None for r in requests], device=device)
     logits, starts = _rows([request.logits for request in requests], gap, math.nan)
     ids = torch.full((len(requests), drafted), 10**12)
     for i, request in enumerate(requests):
@@ -94,7 +105,6 @@ def verify_batch(
         logits.to(device),
         ids.to(device),
         torch.tensor([len(request.drafts) for request in requests], device=device),
-        options.pop("draft_logits", None),
         sampling_of(requests, device),
         torch.tensor([request.position for request in requests], device=device),
         row_start=starts.to(device) if gap else None,
@@ -161,12 +171,3 @@ def _rows(blocks: Sequence[Tensor], gap: int, poison: float) -> tuple[Tensor, Te
         starts.append(sum(len(part) for part in rows))
         rows.append(block)
     return torch.cat(rows), torch.tensor(starts)
-
-
-def _draft_logits(requests: Sequence[Request], drafted: int) -> Tensor:
-    given = [request.draft_logits for request in requests if request.draft_logits is not None]
-    padded = torch.full((len(requests), drafted, given[0].size(1)), math.nan, dtype=given[0].dtype)
-    for row, request in zip(padded, requests, strict=True):
-        if request.draft_logits is not None:
-            row[: len(request.drafts)] = request.draft_logits
-    return padded

@@ -25,41 +25,30 @@ RULES = {
 }
 
 
-def _case(rules: str, draft: str, *, block: bool, dtype: torch.dtype = torch.float32) -> Case:
-    name = f"{rules}, {draft}, {'block' if block else 'standard'}"
+DRAFTS = ("greedy", "lookup", "shared")
+
+
+def _case(rules: str, draft: str, *, dtype: torch.dtype = torch.float32) -> Case:
+    name = f"{rules}, {draft}"
     name += f", {str(dtype).removeprefix('torch.')}" if dtype != torch.float32 else ""
     grammar = rules in ("grammar", "everything")
-    return Case(name=name, draft=draft, rules=RULES[rules], grammar=grammar, block=block, dtype=dtype)
-
-
-_FAR = Case(
-    name="far off, free, block", draft="free", block=True, ragged=False, agreement=0.0, noise=2.0, requests=60_000
-)
-"""Drafts that are long and mostly wrong: what the block rule does after it has accepted a part shows here."""
+    return Case(name=name, draft=draft, rules=RULES[rules], grammar=grammar, dtype=dtype)
 
 
 def _all() -> list[Case]:
-    rules = [(rule, draft) for rule in RULES for draft in ("greedy", "free", "mixed")]
-    rules += [("plain", draft) for draft in ("lookup", "sampled", "narrow", "wide")]
-    cases = [_case(rule, draft, block=block) for rule, draft in rules for block in (False, True)]
-    halves = [(dtype, draft) for dtype in (torch.bfloat16, torch.float16) for draft in ("greedy", "free", "mixed")]
-    cases += [_case("plain", draft, block=False, dtype=dtype) for dtype, draft in halves]
-    return [*cases, _FAR]
+    cases = [_case(rule, draft) for rule in RULES for draft in DRAFTS]
+    return [*cases, *(_case("plain", draft, dtype=torch.bfloat16) for draft in DRAFTS)]
 
 
 CASES = _all()
 
 INTERPRETED = [
-    replace(_case(rules, draft, block=block, dtype=dtype), drafted=1 if not block else 2)
-    for rules, draft, block, dtype in (
-        ("plain", "greedy", False, torch.bfloat16),
-        ("plain", "free", False, torch.float32),
-        ("top-k", "greedy", False, torch.float32),
-        ("all filters", "mixed", False, torch.float16),
-        ("penalties", "greedy", False, torch.float32),
-        ("everything", "mixed", False, torch.float32),
-        ("plain", "greedy", True, torch.float32),
-        ("plain", "free", True, torch.float32),
+    replace(_case(rules, draft, dtype=dtype), drafted=1)
+    for rules, draft, dtype in (
+        ("plain", "greedy", torch.bfloat16),
+        ("plain", "shared", torch.float32),
+        ("all filters", "shared", torch.float16),
+        ("everything", "greedy", torch.float32),
     )
 ]
 """What the interpreter has time for."""

@@ -8,6 +8,7 @@ with it drafts.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -34,18 +35,14 @@ BIAS = {0: 0.8, 3: -1.1, 5: 0.4}
 class Case:
     """How requests sample and how their drafts come about.
 
-    `draft`: `greedy` (the draft's argmax) and `lookup` (a fixed token after each) are one-hot; `sampled` draws with
-    the request's own temperature and filters, `free` at temperature 1 without any, `narrow` and `wide` as `free` from
-    one token less or more than the target has; `mixed` is half `sampled`, half `greedy` and flagged as one-hot;
-    `hidden` is `free` passed off as one-hot. Two that no verifier can put right: `unflagged` is `greedy` passed off as
-    sampled, `misreported` was drawn at another temperature than it says.
+    `draft`: the draft's argmax (`greedy`), a fixed token after each (`lookup`), or the token that the draft's
+    distribution has with the request's own noise (`shared`).
     """
 
     name: str
     draft: str
     rules: Rules = field(default_factory=Rules)
     grammar: bool = False
-    block: bool = False
     dtype: torch.dtype = torch.float32
     drafted: int = 2
     ragged: bool = True
@@ -70,12 +67,10 @@ def tables(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """After each token: the target's and the draft's logits [V + 1, V] and what the grammar allows, bool."""
     generator = torch.Generator().manual_seed(11)
     target = 1.2 * torch.randn(VOCABULARY + 1, VOCABULARY, generator=generator)
-    noise = case.noise * torch.randn(VOCABULARY + 1, VOCABULARY + 1, generator=generator)
-    draft = torch.nn.functional.pad(case.agreement * target, (0, 1)) + noise
-    width = VOCABULARY + {"narrow": -1, "wide": 1}.get(case.draft, 0)
+    draft = case.agreement * target + case.noise * torch.randn(VOCABULARY + 1, VOCABULARY, generator=generator)
     allowed = torch.rand(VOCABULARY + 1, VOCABULARY, generator=generator) < 0.6
     allowed[:, 2] = True
-    tensors = (target.to(case.dtype), draft[:, :width].to(case.dtype), allowed if case.grammar else allowed | True)
+    tensors = (target.to(case.dtype), draft.to(case.dtype), allowed if case.grammar else allowed | True)
     return tensors[0].to(case.device), tensors[1].to(case.device), tensors[2].to(case.device)
 
 
@@ -92,96 +87,94 @@ def expected(case: Case) -> Floats:
 
 
 def first_two_tokens(case: Case, api: ModuleType = slipstream_kernels, **options: Any) -> np.ndarray:
-    """int64 [N, 2], in as many steps as that takes; `options` are passed to `verify` of the package `api`."""
-    everybody = torch.arange(case.requests, device=case.device)
-    result = step(case, everybody, torch.full_like(everybody, START), written=None, api=api, **options)
-    tokens = result.token_ids[:, :2].clone()
-    short = (result.lengths < 2).nonzero()[:, 0]
-    first = tokens[short, 0]
-    if len(short):
-        tokens[short, 1] = step(case, short, first, written=first, api=api, **options).token_ids[:, 0]
-    return tokens.cpu().numpy()
+    """int64 [N, 2], of all requests of the case."""
+    return np.array(decode(case, range(case.requests), 2, api=api, **options), dtype=np.int64)
+
+
+def decode(
+    case: Case,
+    who: Sequence[int],
+    count: int,
+    *,
+    drafted: int | None = None,
+    start: Sequence[Sequence[int]] | None = None,
+    api: ModuleType = slipstream_kernels,
+    **options: Any,
+) -> list[list[int]]:
+    """The first `count` tokens of requests number `who`, in as many steps as that takes.
+
+    `drafted` draft tokens in each step; None: the case's, 0 to `case.drafted` of them side by side if it is ragged.
+    `start` are the tokens that they have already. `options` are passed to `verify` of the package `api`.
+    """
+    texts: list[list[int]] = [[] for _ in who] if start is None else [list(text) for text in start]
+    while short := [i for i, text in enumerate(texts) if len(text) < count]:
+        result = step(case, [who[i] for i in short], [texts[i] for i in short], drafted, api, **options)
+        for i, tokens, length in zip(short, result.token_ids.tolist(), result.lengths.tolist(), strict=True):
+            assert length > 0, "a request failed"
+            texts[i] += tokens[:length]
+    return [text[:count] for text in texts]
 
 
 def step(
-    case: Case,
-    who: Tensor,
-    context: Tensor,
-    *,
-    written: Tensor | None,
-    api: ModuleType = slipstream_kernels,
-    **options: Any,
+    case: Case, numbers: list[int], texts: list[list[int]], drafted: int | None, api: ModuleType, **options: Any
 ) -> Any:
-    """One speculative step.
-
-    Args:
-        who: int64 [B], numbers of the requests that take it.
-        context: int64 [B], the last token of each.
-        written: int64 [B], what each has written after `WRITTEN`; None: nothing.
-    """
+    """One speculative step of requests `numbers`, which have written `texts` after `WRITTEN`."""
     target, draft, _ = tables(case)
-    position = len(WRITTEN) + (written is not None)
-    ids, log_probs, one_hot = propose(case, draft, who, context, position, api)
-    lengths = (who * 7 + 3) % (case.drafted + 1) if case.ragged else torch.full_like(who, case.drafted)
-    owned = torch.arange(case.drafted + 1, device=case.device) <= lengths[:, None]
+    most = case.drafted if drafted is None else drafted
+    who = torch.tensor(numbers, device=case.device)
+    context = torch.tensor([text[-1] if text else START for text in texts], device=case.device)
+    positions = torch.tensor([len(WRITTEN) + len(text) for text in texts], device=case.device)
+    ids = propose(case, draft, who, context, positions, most, api)
+    ragged = case.ragged and drafted is None
+    lengths = (who * 7 + positions) % (most + 1) if ragged else torch.full_like(who, most)
+    owned = torch.arange(most + 1, device=case.device) <= lengths[:, None]
     rows = torch.cat((context[:, None], ids), 1)[owned]
-    if case.draft == "wide":
-        options["check_values"] = False
     return api.verify(
         target[rows],
-        ids.masked_fill(~owned[:, 1:], -1),
+        ids,  # beyond a request's draft length too: these are ignored
         lengths,
-        None if case.draft in ("greedy", "lookup", "hidden") else log_probs,
-        sampling_of(case, case.rules, who, api),
-        torch.full_like(who, position),
-        draft_onehot=one_hot if case.draft == "mixed" else None,
-        adjustments=adjustments_of(case, written, len(who), rows, api),
-        block_verification=case.block,
+        sampling_of(case, who, api),
+        positions,
+        adjustments=adjustments_of(case, texts, rows, api),
         **options,
     )
 
 
 def propose(
-    case: Case, table: Tensor, who: Tensor, context: Tensor, position: int, api: ModuleType
-) -> tuple[Tensor, ...]:
-    """Drafted ids [B, K], the logits to report for them [B, K, W], and whose drafts are one-hot, bool [B]."""
-    even = who % 2 == 0
-    one_hot = {"greedy": even | True, "unflagged": even | True, "mixed": even}.get(case.draft, even & False)
-    sampling = sampling_of(case, case.rules if case.draft in ("sampled", "mixed") else Rules(), who, api)
-    ids, log_probs = [], []
-    for offset in range(case.drafted):
+    case: Case, table: Tensor, who: Tensor, context: Tensor, positions: Tensor, count: int, api: ModuleType
+) -> Tensor:
+    """Drafted ids [B, count]."""
+    sampling = sampling_of(case, who, api)
+    ids = torch.empty(len(who), count, dtype=torch.int64, device=case.device)
+    for offset in range(count):
         logits = table[context]
-        # The block rule also looks at drafts that it then discards: each step needs numbers of its own.
-        purpose = int(api.Purpose.DRAFT) + (len(api.Purpose) * offset if case.block else 0)
-        positions = torch.full_like(who, position + offset)
-        chosen, reported = api.sample(logits, sampling, positions, purpose)
-        if case.draft == "misreported":
-            chosen, _ = api.sample(2 * logits, sampling, positions, purpose)
-        chosen = (context + 2) % VOCABULARY if case.draft == "lookup" else chosen
-        context = torch.where(one_hot, logits.float().argmax(-1), chosen)
-        ids.append(context)
-        log_probs.append(reported)
-    return torch.stack(ids, 1), torch.stack(log_probs, 1), one_hot
+        if case.draft == "shared":
+            context = api.sample(logits, sampling, positions + offset)
+        else:
+            context = logits.float().argmax(-1) if case.draft == "greedy" else (context + 2) % VOCABULARY
+        ids[:, offset] = context
+    return ids
 
 
-def sampling_of(case: Case, rules: Rules, who: Tensor, api: ModuleType) -> Any:
+def sampling_of(case: Case, who: Tensor, api: ModuleType) -> Any:
     """One set of parameters for all of `who`, and a seed for each."""
+    rules = case.rules
     columns = ([value] * len(who) for value in (rules.temperature, rules.top_p, rules.top_k))
     seeds = [case.first_seed + number for number in who.tolist()]
     return api.SamplingBatch.of(*columns, seeds, case.device, min_p=[rules.min_p] * len(who))
 
 
-def adjustments_of(case: Case, written: Tensor | None, requests: int, contexts: Tensor, api: ModuleType) -> Any:
+def adjustments_of(case: Case, texts: list[list[int]], contexts: Tensor, api: ModuleType) -> Any:
     """The batch's `LogitAdjustments`, None where the case makes none. `contexts` int64 [rows]: the token before."""
-    rules, options = case.rules, {}
+    rules, requests = case.rules, len(texts)
+    options: dict[str, Any] = {}
     if rules.bias:
         options["bias"] = [rules.bias] * requests
     if rules.penalises:
         strengths = {name: getattr(rules, name) for name in ("repetition", "frequency", "presence")}
         options |= {name: [value] * requests for name, value in strengths.items()}
         options["prompts"] = [rules.prompt] * requests
-        last = [()] * requests if written is None else written[:, None].tolist()
-        options["outputs"] = [(*WRITTEN, *tokens) for tokens in last]
+        options["outputs"] = [(*WRITTEN, *text) for text in texts]
     if case.grammar:
         options["allowed"] = [row.nonzero()[:, 0].tolist() for row in tables(case)[2]]
     if not options:

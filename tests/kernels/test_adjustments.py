@@ -101,7 +101,7 @@ def test_what_is_off_changes_nothing(verify_backend, device):
         device=device,
     )
     plain = verify_batch(verify_backend, [request], device=device, margins=True)
-    arguments = (request.logits, torch.tensor([request.drafts]), torch.tensor([3]), request.draft_logits[None])
+    arguments = (request.logits, torch.tensor([request.drafts]), torch.tensor([3]))
     sampled = verify_backend(
         *(tensor.to(device) for tensor in arguments),
         sampling_of([request], device),

@@ -37,7 +37,7 @@ class WallClock:
 
 @pytest.fixture(scope="module")
 def run(device: str) -> Run:
-    cases = [CASE, *(replace(CASE, kind=kind) for kind in Kind if kind is not Kind.ONE_HOT)]
+    cases = [CASE, *(replace(CASE, kind=kind) for kind in Kind if kind is not Kind.SAMPLED)]
     return measure(cases, PASSED, WallClock(), device, "some device", rotated_bytes=100.0, compiled_requests=())
 
 
@@ -58,9 +58,9 @@ def test_every_kind_is_measured(run: Run) -> None:
     assert all(row.kernel.median_us > 0 for row in run.rows)
 
 
-def test_one_hot_drafts_are_compared_with_all_rows_and_eager_pytorch(run: Run) -> None:
+def test_sampled_requests_are_compared_with_all_rows_and_eager_pytorch(run: Run) -> None:
     compared = {row.case.kind for row in run.rows if row.all_rows and row.eager}
-    assert compared == {Kind.ONE_HOT}
+    assert compared == {Kind.SAMPLED}
     assert run.skipped == []
 
 
@@ -86,9 +86,9 @@ def test_the_compiled_baseline_is_one_graph() -> None:
 
 
 def test_the_table_has_a_line_per_case_and_compares_with_the_kernel(fixed: Run) -> None:
-    one_hot, filtered = (line for line in report(fixed).splitlines() if line.startswith(("| one-hot", "| top-k")))
-    assert one_hot == (
-        "| one-hot | 128,256 | 64 | 4 | 0.7 | 1.80 | 20.0 (19.5-20.5) | 50% | 25.0 (1.2×) | 400.0 (20.0×) | - |"
+    sampled, filtered = (line for line in report(fixed).splitlines() if line.startswith(("| sampled", "| top-k")))
+    assert sampled == (
+        "| sampled | 128,256 | 64 | 4 | 0.7 | 1.80 | 20.0 (19.5-20.5) | 50% | 25.0 (1.2×) | 400.0 (20.0×) | - |"
     )
     assert filtered.endswith("| 100.0 (99.5-100.5) | 10% | - | - | - |")
 
@@ -105,4 +105,4 @@ def test_results_are_written_with_the_findings_of_the_checks(fixed: Run, tmp_pat
     document = json.loads((tmp_path / "out.json").read_text())
     assert document["checks"] == ["checked"]
     assert document["rows"][0]["kernel"]["median_us"] == 20.0
-    assert document["rows"][0]["case"]["kind"] == "one-hot"
+    assert document["rows"][0]["case"]["kind"] == "sampled"

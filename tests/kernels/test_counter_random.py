@@ -1,76 +1,71 @@
-"""The random numbers: the published generator, the same bits on every path, independent streams."""
+"""The noise: the published generator, the same bits on every path, independent numbers of the right distribution."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
-from slipstream_kernels import Purpose, step_purpose, uniform
-from slipstream_kernels.counter_random import philox
+from slipstream_kernels.counter_random import GAMMA, exponentials, mix, signed
 
-# From `kat_vectors` of Random123, the authors' own implementation: counter, key, output.
+from tests.kernels.oracle import exponential
+
+# The first values of SplitMix64 from state 1234567, as in its authors' reference implementation and other libraries.
 KNOWN_ANSWERS = [
-    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
-    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
-    (
-        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
-        (0xA4093822, 0x299F31D0),
-        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
-    ),
+    6457827717110365317,
+    3203168211198807973,
+    9817491932198370423,
+    4593380528125082431,
+    16408922859458223821,
 ]
 
 int64s = st.integers(-(2**63), 2**63 - 1)
 
 
-@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN_ANSWERS)
-def test_philox_gives_the_published_answers_for_integers_and_tensors(counter, key, expected):
-    assert philox(counter, key) == expected
-    words = philox(tuple(torch.tensor([word]) for word in counter), tuple(torch.tensor([word]) for word in key))
-    assert tuple(int(word) for word in words) == expected
+def test_the_generator_gives_the_published_answers():
+    states = torch.tensor([signed(1234567 + GAMMA * (i + 1)) for i in range(5)])
+    for words in (mix(states), mix(states.numpy().view(np.uint64))):
+        assert [word % 2**64 for word in words.tolist()] == KNOWN_ANSWERS
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
-@given(st.lists(st.tuples(int64s, int64s, st.sampled_from(Purpose)), min_size=1, max_size=40))
-def test_a_number_depends_only_on_its_own_seed_position_and_purpose(columns):
-    seed, position, purpose = (torch.tensor(column) for column in zip(*columns, strict=True))
-    together = uniform(seed, position, purpose)
-    alone = [uniform(torch.tensor(s), torch.tensor(p), Purpose(q)) for s, p, q in columns]
-    assert torch.equal(together, torch.stack(alone))
-    assert bool(((together >= 0) & (together < 1)).all())
+@given(st.lists(st.tuples(int64s, st.integers(0, 2**63 - 1)), min_size=1, max_size=20), st.integers(1, 9))
+def test_a_number_depends_only_on_its_own_seed_position_and_index(pairs, count):
+    seed, position = (torch.tensor(column) for column in zip(*pairs, strict=True))
+    together = exponentials(seed, position, count)
+    assert together.shape == (len(pairs), count)
+    for i, pair in enumerate(pairs):
+        assert together[i].tolist() == pytest.approx([exponential(*pair, index) for index in range(count)], rel=1e-14)
+        alone = exponentials(seed[i : i + 1], position[i : i + 1], count + 3)[0, :count]
+        assert together[i].tolist() == alone.tolist()
 
 
-def test_numbers_fit_the_uniform_distribution_over_seeds_and_over_positions():
-    counting = torch.arange(50_000)
-    for numbers in (uniform(counting, torch.tensor(7), 0), uniform(torch.tensor(7), counting, 0)):
-        assert numbers.dtype == torch.float64
-        assert kstest(numbers.numpy(), "uniform").pvalue > 1e-3
-        assert len(numbers.unique()) == len(numbers)
+def test_numbers_fit_the_exponential_distribution_over_seeds_positions_and_indices():
+    counting, same = torch.arange(20_000), torch.full((20_000,), 7)
+    for numbers in (
+        exponentials(counting, same, 1)[:, 0],
+        exponentials(same, counting, 2)[:, 1],
+        exponentials(same[:1], same[:1], 20_000)[0],
+    ):
+        assert kstest(numbers, "expon").pvalue > 1e-3
+        assert len(set(numbers.tolist())) == len(numbers)
 
 
-@pytest.mark.parametrize(("first", "second"), [(a, b) for a in Purpose for b in Purpose if a < b])
-def test_purposes_have_independent_streams(first, second):
-    seeds, position = torch.arange(50_000), torch.tensor(3)
-    cells = [(uniform(seeds, position, purpose) * 8).long() for purpose in (first, second)]
-    counts = torch.bincount(cells[0] * 8 + cells[1], minlength=64)
+def cells(numbers):
+    """Eighths of the distribution, int64."""
+    return torch.as_tensor(numbers).neg().exp().mul(8).long()
+
+
+@pytest.mark.parametrize("other", ["position", "index", "seed"])
+def test_neighbours_are_independent(other):
+    seeds, nine = torch.arange(40_000), torch.full((40_000,), 9)
+    first = exponentials(seeds, nine, 2)
+    second = {
+        "position": lambda: exponentials(seeds, nine + 1, 1)[:, 0],
+        "index": lambda: first[:, 1],
+        "seed": lambda: exponentials(seeds + 1, nine, 1)[:, 0],
+    }[other]()
+    counts = torch.bincount(cells(first[:, 0]) * 8 + cells(second), minlength=64)
     assert chisquare(counts.numpy()).pvalue > 1e-3
-
-
-def test_neighbouring_positions_are_independent():
-    seeds = torch.arange(50_000)
-    cells = [(uniform(seeds, torch.tensor(position), Purpose.TARGET) * 8).long() for position in (4, 5)]
-    counts = torch.bincount(cells[0] * 8 + cells[1], minlength=64)
-    assert chisquare(counts.numpy()).pvalue > 1e-3
-
-
-def test_numbers_of_a_block_are_those_of_no_other_step_or_purpose():
-    # The token at position 9 may be the first of a step or, in a step before, the third of a block.
-    numbers = {(p, j): step_purpose(p, j) for p in Purpose for j in range(9)}
-    assert len(set(numbers.values())) == len(numbers)
-    assert [step_purpose(p, 0) for p in Purpose] == list(Purpose)
-    steps = torch.arange(3)
-    assert step_purpose(Purpose.ACCEPT, steps).tolist() == [step_purpose(Purpose.ACCEPT, j) for j in range(3)]
-    seeds, position = torch.arange(50_000), torch.tensor(9)
-    cells = [(uniform(seeds, position, step_purpose(Purpose.ACCEPT, j)) * 8).long() for j in (0, 2)]
-    assert chisquare(torch.bincount(cells[0] * 8 + cells[1], minlength=64).numpy()).pvalue > 1e-3

@@ -5,17 +5,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_kernels import SamplingBatch
-from slipstream_kernels.spec_verify import kernel, launch_after_scan
-from slipstream_kernels.spec_verify.kernel_arguments import Adjustments, Drafts, Filters, Launch, Statistics, Step
-from slipstream_kernels.spec_verify.kernel_config import LaunchConfig
-from slipstream_kernels.spec_verify.workspace import Needs, Workspace
+from slipstream_kernels.spec_verify import kernel
+from slipstream_kernels.spec_verify.kernel import verify_kernel
+from slipstream_kernels.spec_verify.kernel_filter_rows import weigh_tiles
+from slipstream_kernels.spec_verify.kernel_row import combine_tiles
+from slipstream_kernels.spec_verify.kernel_threshold import threshold
+from slipstream_kernels.spec_verify.kernel_tile import inverse_temperature_of
 from torch import Tensor
+
+from tests.kernels.batches import make_request, verify_batch
+from tests.kernels.checker import check as check_request
+from tests.kernels.oracle import Rules
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EXAMPLES = 2000 if DEVICE == "cuda" else 40
@@ -26,35 +36,53 @@ Rule = tuple[float, int, float, float]
 """Temperature, top-k, top-p, min-p."""
 
 
-def search(logits: Tensor, rules: Iterable[Rule], *, programs: int, held: int) -> Statistics:
-    """What the kernel writes for rows `logits` [N, V] of N requests without drafts."""
+class Kept(NamedTuple):
+    """What the second launch finds for each of N rows, on the CPU."""
+
+    least: Tensor
+    """float32 [N], the smallest kept logit."""
+    mass: Tensor
+    """float32 [N], the sum of exp((x - best) / T) over the kept tokens."""
+
+
+@triton.jit
+def probe(
+    step, adjustments, filters, statistics, least, mass, tiles, VECTOR: tl.constexpr, TILES: tl.constexpr,
+    SEARCH_BLOCK: tl.constexpr, HELD: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
+    """As `kernel_filter_rows` for one row per program, without the draw."""
+    request = tl.program_id(0)
+    j, row = request * 0, request.to(tl.int64)
+    heat = inverse_temperature_of(tl.load(step.temperature + request))
+    best, whole, maxima, _ = combine_tiles(statistics, row, tiles, heat, TILES)
+    value = threshold(
+        step, adjustments, filters, statistics, request, j, row, best, whole, maxima, heat,
+        SEARCH_BLOCK, VECTOR, HELD, SHIFT,
+    )  # fmt: skip
+    weights = weigh_tiles(
+        step, adjustments, statistics, request, j, row, row, best, value, heat, tiles, VECTOR, TILES
+    )  # fmt: skip
+    tl.store(least + request, value)
+    tl.store(mass + request, tl.sum(weights, 0))
+
+
+def search(logits: Tensor, rules: Iterable[Rule], *, held: int, block: int = 128) -> Kept:
+    """What the kernel finds in rows `logits` [N, V] of N requests without drafts."""
     heat, top_k, top_p, min_p = zip(*rules, strict=True)
-    requests, vocabulary = logits.shape
+    requests = len(logits)
     sampling = SamplingBatch.of(heat, top_p, top_k, [0] * requests, DEVICE, min_p=min_p)
-    needs = Needs(requests=requests, draft_count=0, tiles=-(-vocabulary // 128), filters=True)
-    statistics = Workspace.of(needs, torch.device(DEVICE)).statistics(needs)
-    statistics = statistics._replace(candidates=torch.full((programs, held), math.nan, device=DEVICE))
     nothing = torch.zeros(requests, dtype=torch.int64, device=DEVICE)
-    logits = logits.to(DEVICE)
-    launch = Launch(
-        step=Step(
-            logits, logits.stride(0), vocabulary, None, nothing, 1, nothing, sampling.temperature, nothing, nothing
-        ),
-        drafts=Drafts(),
-        adjustments=Adjustments(),
-        filters=Filters.of(sampling),
-        statistics=statistics,
-        outputs=kernel._outputs(requests, 1, False, torch.device(DEVICE)),
-        requests=requests,
-        draft_count=0,
-        tiles=needs.tiles,
-        draft_tiles=0,
-        block_rule=False,
-        config=LaunchConfig(block=128, splits=1, warps=1),
-    )
-    kernel.launch_scan(launch)
-    launch_after_scan.threshold_call(launch).launch()
-    return statistics
+    launch = kernel.prepare(logits.to(DEVICE), nothing[:, None][:, :0], nothing, sampling, nothing)
+    kernel.scan_call(launch).launch()
+    statistics = launch.statistics._replace(candidates=torch.full((requests, held), math.nan, device=DEVICE))
+    call = kernel.filter_call(replace(launch, statistics=statistics))
+    constants = {name: value for name, value in call.constants.items() if name not in ("STEPS", "LAZY")}
+    found = Kept(torch.empty(requests, device=DEVICE), torch.empty(requests, device=DEVICE))
+    probe[(requests,)](
+        launch.step, launch.adjustments, launch.filters, statistics, *found, launch.tiles,
+        **(constants | {"SEARCH_BLOCK": block}), num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return Kept(*(part.cpu() for part in found))
 
 
 def kept_by_definition(logits: Tensor, rule: Rule) -> tuple[Tensor, list[Tensor]]:
@@ -82,17 +110,17 @@ def kept_by_definition(logits: Tensor, rule: Rule) -> tuple[Tensor, list[Tensor]
     return choices[0], choices
 
 
-def check(logits: Tensor, rules: list[Rule], *, programs: int = 2, held: int = 64) -> None:
-    statistics = search(logits, rules, programs=programs, held=held)
+def check(logits: Tensor, rules: list[Rule], *, held: int = 64) -> None:
+    found = search(logits, rules, held=held)
     for i, rule in enumerate(rules):
         x = logits[i].float()
-        kept = (x >= statistics.threshold[i].cpu()) & (x > -math.inf)
+        kept = (x >= found.least[i]) & (x > -math.inf)
         _, choices = kept_by_definition(logits[i], rule)
-        found = [torch.equal(kept, choice & (x > -math.inf)) for choice in choices]
-        assert any(found), (i, rule, int(kept.sum()), [int(choice.sum()) for choice in choices])
+        right = [torch.equal(kept, choice & (x > -math.inf)) for choice in choices]
+        assert any(right), (i, rule, int(kept.sum()), [int(choice.sum()) for choice in choices])
         temperature = float(torch.tensor(rule[0], dtype=torch.float32))
         weights = ((x.double() - x.double().max()) / temperature).exp()
-        assert float(statistics.kept_mass[i]) == pytest.approx(float(weights[kept].sum()), rel=MASS_TOLERANCE)
+        assert float(found.mass[i]) == pytest.approx(float(weights[kept].sum()), rel=MASS_TOLERANCE)
 
 
 def filtering(vocabulary: int) -> st.SearchStrategy[Rule]:
@@ -164,27 +192,32 @@ def test_rows_of_many_tiles(dtype: torch.dtype, held: int) -> None:
 
 def test_ties_at_the_last_place_are_all_kept() -> None:
     logits = torch.tensor([5.0, 4.0, 4.0, 4.0, 3.0]).repeat(1, 60).roll(7, 1)
-    statistics = search(logits, [(1.0, 61, 1.0, 0.0)], programs=1, held=16)
-    assert float(statistics.threshold[0]) == 4.0
-    assert float(statistics.kept_mass[0]) == pytest.approx(60 + 180 * math.exp(-1), rel=MASS_TOLERANCE)
+    found = search(logits, [(1.0, 61, 1.0, 0.0)], held=16)
+    assert float(found.least[0]) == 4.0
+    assert float(found.mass[0]) == pytest.approx(60 + 180 * math.exp(-1), rel=MASS_TOLERANCE)
 
 
 def test_top_p_of_0_keeps_the_best_and_its_equals() -> None:
     logits = torch.tensor([[1.0, 2.0, 2.0, 0.0, 2.0]])
-    statistics = search(logits, [(1.0, 0, 0.0, 0.0)], programs=1, held=16)
-    assert float(statistics.threshold[0]) == 2.0
-    assert float(statistics.kept_mass[0]) == 3.0
+    found = search(logits, [(1.0, 0, 0.0, 0.0)], held=16)
+    assert float(found.least[0]) == 2.0
+    assert float(found.mass[0]) == 3.0
 
 
 def test_neighbouring_floats_are_told_apart() -> None:
     """The search is exact to the last bit: candidates do not fit, so the bracket closes on one float."""
     steps = torch.arange(200, dtype=torch.int32) - 100
     logits = (torch.tensor(1.5).view(torch.int32) + steps).view(torch.float32)[None].repeat(1, 2)
-    statistics = search(logits, [(1.0, 100, 1.0, 0.0)], programs=1, held=16)
-    assert float(statistics.threshold[0]) == float(logits[0].sort(descending=True).values[99])
+    found = search(logits, [(1.0, 100, 1.0, 0.0)], held=16)
+    assert float(found.least[0]) == float(logits[0].sort(descending=True).values[99])
 
 
-def test_more_rows_than_programs_are_taken_in_turn() -> None:
-    logits = 2 * torch.randn(7, 200, generator=torch.Generator().manual_seed(3))
-    check(logits, [(1.0, 1 + 3 * i, 0.9, 0.0) for i in range(7)], programs=2)
-    check(logits, [(1.0, 1 + 3 * i, 0.9, 0.0) for i in range(7)], programs=7)
+def test_more_rows_than_programs_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = [
+        make_request(number, vocabulary=200, drafts=2, rules=Rules(top_k=1 + 3 * number, top_p=0.9))
+        for number in range(4)
+    ]
+    call = kernel.filter_call
+    monkeypatch.setattr(kernel, "filter_call", lambda launch: replace(call(launch), programs=2))
+    answers = verify_batch(verify_kernel, batch, device=DEVICE)
+    assert not any(check_request(request, answer) for request, answer in zip(batch, answers, strict=True))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.kernels.cases import CASES, INTERPRETED, LEVEL, RULES
-from tests.kernels.generation import START, Case, expected, first_two_tokens, step
+from tests.kernels.generation import expected, first_two_tokens
 from tests.kernels.goodness import p_value, smallest_error_found
 
 CUDA = torch.cuda.is_available()
@@ -41,22 +41,3 @@ def test_the_cases_do_differ():
     joints = {name: expected(case) for case in CASES if (name := case.name.split(",")[0]) in RULES}
     distances = [abs(a - b).sum() / 2 for n, a in joints.items() for m, b in joints.items() if n < m]
     assert min(distances) > 0.03
-
-
-def test_hiding_what_drafts_were_drawn_from_costs_acceptance_but_not_the_distribution():
-    def accepted(draft):
-        case = Case(name="acceptance", draft=draft)
-        everybody = torch.arange(case.requests)
-        start = torch.full_like(everybody, START)
-        return step(case, everybody, start, written=None, backend="reference").accepted.sum()
-
-    hidden = Case(name="hidden", draft="hidden")
-    assert p_value(first_two_tokens(hidden, backend="reference"), expected(hidden)) > LEVEL
-    assert accepted("hidden") < 0.8 * accepted("free")
-
-
-@pytest.mark.parametrize("draft", ["unflagged", "misreported"])
-@pytest.mark.parametrize("block", [False, True])
-def test_drafts_that_are_not_what_they_say_are_noticed(draft, block):
-    case = Case(name="wrong drafts", draft=draft, block=block)
-    assert p_value(first_two_tokens(case, backend="reference"), expected(case)) < LEVEL

@@ -63,11 +63,9 @@ def fitting_arguments() -> dict[str, object]:
         "target_logits": torch.zeros(5, VOCABULARY),
         "draft_token_ids": int64([1, 10**9], [2, 3]),
         "draft_lengths": int64(1, 2),
-        "draft_logits": torch.zeros(2, 2, 44),
         "sampling": sampling(),
         "positions": int64(7, 0),
         "row_start": int64(0, 2),
-        "draft_onehot": torch.tensor([False, True]),
         "adjustments": adjusting(),
     }
 
@@ -83,12 +81,8 @@ FORM = [
     ("draft_token_ids", int64(1, 2), "draft_token_ids has shape [2]: must be [2, K]"),
     ("draft_token_ids", torch.zeros(3, 2, dtype=torch.int64), "draft_token_ids has shape [3, 2]: must be [2, K]"),
     ("draft_lengths", int64(1), "draft_lengths has shape [1]: must be [2]"),
-    ("draft_logits", torch.zeros(2, 3, VOCABULARY), "draft_logits has shape [2, 3, 40]: must be [2, 2, W]"),
-    ("draft_logits", torch.zeros(2, 2), "draft_logits has shape [2, 2]: must be [2, 2, W]"),
-    ("draft_logits", torch.zeros(2, 2, 0), "draft_logits has shape [2, 2, 0]"),
     ("positions", int64([7], [0]), "positions has shape [2, 1]: must be [2]"),
     ("row_start", int64(0, 2, 5), "row_start has shape [3]: must be [2]"),
-    ("draft_onehot", torch.tensor([True]), "draft_onehot has shape [1]: must be [2]"),
     # types
     (
         "target_logits",
@@ -96,16 +90,13 @@ FORM = [
         "target_logits is torch.float64: must be one of",
     ),
     ("target_logits", torch.zeros(5, VOCABULARY, dtype=torch.int32), "target_logits is torch.int32"),
-    ("draft_logits", torch.zeros(2, 2, VOCABULARY, dtype=torch.float64), "draft_logits is torch.float64"),
     ("draft_token_ids", int32([1, 2], [2, 3]), "draft_token_ids is torch.int32: must be torch.int64"),
     ("draft_lengths", int32(1, 2), "draft_lengths is torch.int32: must be torch.int64"),
     ("positions", torch.zeros(2), "positions is torch.float32: must be torch.int64"),
     ("row_start", int32(0, 2), "row_start is torch.int32: must be torch.int64"),
-    ("draft_onehot", int64(0, 1), "draft_onehot is torch.int64: must be torch.bool"),
     # devices
     ("draft_token_ids", torch.zeros(2, 2, dtype=torch.int64, device="meta"), "draft_token_ids is on meta: "),
     ("draft_lengths", torch.zeros(2, dtype=torch.int64, device="meta"), "draft_lengths is on meta: "),
-    ("draft_logits", torch.zeros(2, 2, 9, device="meta"), "draft_logits is on meta: target_logits is on cpu"),
     ("positions", torch.zeros(2, dtype=torch.int64, device="meta"), "positions is on meta: target_logits is on cpu"),
     ("row_start", torch.zeros(2, dtype=torch.int64, device="meta"), "row_start is on meta: target_logits is on cpu"),
     ("sampling", SamplingBatch.of([1.0] * 2, [1.0] * 2, [0] * 2, [0] * 2, "meta"), "sampling.temperature is on meta: "),
@@ -127,10 +118,8 @@ FORM = [
     ("target_logits", np.zeros((5, 40), np.float32), "target_logits is ndarray: must be a torch.Tensor"),
     ("draft_token_ids", [[1, 2], [2, 3]], "draft_token_ids is list: must be a torch.Tensor"),
     ("draft_lengths", None, "draft_lengths is NoneType: must be a torch.Tensor"),
-    ("draft_logits", [], "draft_logits is list: must be a torch.Tensor"),
     ("positions", 5, "positions is int: must be a torch.Tensor"),
     ("row_start", [0, 2], "row_start is list: must be a torch.Tensor"),
-    ("draft_onehot", [True, False], "draft_onehot is list: must be a torch.Tensor"),
     ("sampling", None, "sampling is NoneType: must be a SamplingBatch"),
     ("adjustments", {}, "adjustments is dict: must be a LogitAdjustments"),
     ("adjustments", adjusting(bias_ids=[1]), "adjustments.bias_ids is list: must be a torch.Tensor"),
@@ -140,19 +129,6 @@ FORM = [
     ("target_logits", torch.zeros(VOCABULARY, 5).T, "target_logits has stride 5 within a row: must be 1"),
     ("target_logits", overlapping(5, VOCABULARY), "target_logits has stride 0: its rows overlap, at least 40"),
     ("target_logits", torch.zeros(60).as_strided((5, 40), (5, 1)), "target_logits has stride 5: its rows overlap"),
-    ("draft_logits", torch.zeros(2, 2, 80)[:, :, ::2], "draft_logits has stride 2 within a row: must be 1"),
-    ("draft_logits", overlapping(2, 2, 9), "draft_logits has stride 0: its rows overlap, at least 9"),
-    ("draft_logits", torch.zeros(2, 9).expand(2, 2, 9), "draft_logits has stride 0: its rows overlap, at least 9"),
-    (
-        "draft_logits",
-        torch.zeros(60).as_strided((2, 2, 9), (10, 9, 1)),
-        "draft_logits has stride 10: its rows overlap, at least 18",
-    ),
-    (
-        "draft_logits",
-        torch.zeros(60).as_strided((2, 2, 9), (9, 10, 1)),
-        "draft_logits has stride 10: its rows overlap, at least 18",
-    ),
     ("draft_token_ids", torch.zeros(2, 4, dtype=torch.int64)[:, ::2], "draft_token_ids has stride 2 within a row"),
     ("positions", torch.zeros(4, dtype=torch.int64)[::2], "positions has stride 2: must be 1"),
     ("draft_lengths", torch.zeros(1, dtype=torch.int64).expand(2), "draft_lengths has stride 0: must be 1"),
@@ -293,14 +269,6 @@ def copy_of(one: SamplingBatch, count: int) -> SamplingBatch:
     return one.rows(torch.zeros(count, dtype=torch.int64))
 
 
-def test_draft_logits_may_lie_step_after_step(verify_backend):
-    stacked = torch.randn(2, 2, 44, generator=torch.Generator().manual_seed(0)).transpose(0, 1)
-    assert not stacked.is_contiguous()
-    arguments = fitting_arguments() | {"draft_onehot": None}
-    answers = [verify_backend(**(arguments | {"draft_logits": x})) for x in (stacked, stacked.contiguous())]
-    assert torch.equal(answers[0].token_ids, answers[1].token_ids)
-
-
 def test_a_workspace_is_one():
     given = fitting_arguments()
     arguments = Arguments(*(given[name] for name in Arguments._fields[:-1]))
@@ -313,7 +281,6 @@ def test_a_workspace_is_one():
 def test_results_carry_no_gradient(changes):
     arguments = fitting_arguments() | changes
     arguments["target_logits"].requires_grad_()
-    arguments["draft_logits"].requires_grad_()
     assert not any(part.requires_grad for part in verify(**arguments, margins=True))
 
 
@@ -338,7 +305,7 @@ import slipstream_kernels as kernels
 from slipstream_kernels.backend import use_kernel
 
 one, greedy = torch.tensor([0]), kernels.SamplingBatch.of([0.0], [1.0], [0], [0])
-arguments = (torch.tensor([[1.0, 2.0]]), torch.zeros(1, 0, dtype=torch.int64), one, None, greedy, one)
+arguments = (torch.tensor([[1.0, 2.0]]), torch.zeros(1, 0, dtype=torch.int64), one, greedy, one)
 print(kernels.verify(*arguments).token_ids.tolist(), use_kernel("auto", torch.device("cuda")))
 try:
     kernels.verify(*arguments, backend="kernel")
@@ -357,7 +324,7 @@ WITHOUT_GPU = """
 import torch
 import slipstream_kernels as kernels
 one, greedy = torch.tensor([0]), kernels.SamplingBatch.of([0.0], [1.0], [0], [0])
-arguments = (torch.tensor([[1.0, 2.0]]), torch.zeros(1, 0, dtype=torch.int64), one, None, greedy, one)
+arguments = (torch.tensor([[1.0, 2.0]]), torch.zeros(1, 0, dtype=torch.int64), one, greedy, one)
 try:
     kernels.verify(*arguments, backend="kernel")
 except kernels.KernelUnavailable as error:

@@ -191,8 +191,9 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     adaptive_draft_length: Annotated[
         bool,
         Meta(
-            description="true: for greedy requests the draft length is a maximum, and servers that support it verify "
-            "in each step as many draft tokens as pay; false: each step has the draft length of the decision."
+            description="true: the draft length is a maximum, and servers that support it verify in each step as many "
+            "draft tokens as pay (for sampled requests, if their tokens do not depend on it); false: each step has the "
+            "draft length of the decision."
         ),
     ] = True
     decision: Annotated[
@@ -239,8 +240,8 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     parity_share: Annotated[
         Share,
         Meta(
-            description="Share of speculative answers that are replayed plainly and compared: greedy answers must be "
-            "equal, sampled ones equally likely."
+            description="Share of speculative answers that are replayed plainly and compared. They must be equal; "
+            "sampled ones must be equally likely if the servers do not promise equal answers for equal seeds."
         ),
     ] = 0.01
     parity_texts: Annotated[

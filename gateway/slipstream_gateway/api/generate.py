@@ -200,7 +200,7 @@ class _Reply:
             data = self._last = piece.data
         else:
             if self._renderer is None:
-                self._renderer = ChunkRenderer(call.request, self._identity)
+                self._renderer = ChunkRenderer(call.request, self._identity, call.fingerprint)
             data = self._renderer.render(piece)
         if data:
             with call.timer.waiting(SEND_TIMEOUT_S, "a chunk", client_late):
@@ -212,8 +212,14 @@ class _Reply:
             return first.data
         pieces = [first, *[piece async for piece in answer.rest]]
         tokens = [piece for piece in pieces if isinstance(piece, Tokens)]
-        draft_length = answer.decision.draft_length
-        return whole_answer(call.request, self._identity, tokens, call.usage, draft_length=draft_length)
+        return whole_answer(
+            call.request,
+            self._identity,
+            tokens,
+            call.usage,
+            draft_length=answer.decision.draft_length,
+            fingerprint=call.fingerprint,
+        )
 
 
 @lru_cache(maxsize=4096)

@@ -19,11 +19,13 @@ DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
 
 
-def usage_object(usage: Usage, *, draft_length: int, resumed: Sequence[str] = ()) -> dict[str, object]:
+def usage_object(
+    usage: Usage, *, draft_length: int, seed: int | None, resumed: Sequence[str] = ()
+) -> dict[str, object]:
     """OpenAI's usage object. The figures of speculation are in OpenAI's own fields where these exist. Additional fields
-    hold the draft length, the target's passes after the prompt, the number of passes by the position of the first
-    rejected draft token, the engine's time in seconds, and a cause for each time that the answer moved to another
-    server after a failure. Unknown values are null."""
+    hold the seed (choice `i` is sampled with `choice_seed(seed, i)`), the draft length, the target's passes after the
+    prompt, the number of passes by the position of the first rejected draft token, the engine's time in seconds, and a
+    cause for each time that the answer moved to another server after a failure. Unknown values are null."""
     counted = usage.counted
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -34,6 +36,7 @@ def usage_object(usage: Usage, *, draft_length: int, resumed: Sequence[str] = ()
             "rejected_prediction_tokens": usage.drafted - usage.accepted if counted else None,
         },
         "slipstream": {
+            "seed": seed,
             "draft_length": draft_length,
             "target_steps": usage.steps if counted else None,
             "rejected_at": usage.rejected_at if counted else None,
@@ -43,7 +46,7 @@ def usage_object(usage: Usage, *, draft_length: int, resumed: Sequence[str] = ()
     }
 
 
-def _identity(request: GenerationRequest, request_id: str, *, chunk: bool) -> dict[str, object]:
+def _identity(request: GenerationRequest, request_id: str, fingerprint: str, *, chunk: bool) -> dict[str, object]:
     chat = request.endpoint is Endpoint.CHAT
     kind = "chat.completion" + (".chunk" if chunk else "") if chat else "text_completion"
     return {
@@ -51,13 +54,20 @@ def _identity(request: GenerationRequest, request_id: str, *, chunk: bool) -> di
         "object": kind,
         "created": int(time.time()),
         "model": request.model,
+        "system_fingerprint": fingerprint or None,
     }
 
 
 def whole_answer(
-    request: GenerationRequest, request_id: str, pieces: Sequence[Tokens], usage: Usage, *, draft_length: int
+    request: GenerationRequest,
+    request_id: str,
+    pieces: Sequence[Tokens],
+    usage: Usage,
+    *,
+    draft_length: int,
+    fingerprint: str = "",
 ) -> bytes:
-    """The body of a non-streamed answer; `pieces` has one final piece per choice."""
+    """The body of a non-streamed answer; `pieces` has one final piece per choice. `fingerprint` is the upstream's."""
     choices: list[dict[str, object]] = []
     for piece in pieces:
         choice: dict[str, object] = {"index": piece.index}
@@ -68,9 +78,9 @@ def whole_answer(
         choice["logprobs"] = None
         choice["finish_reason"] = piece.finish_reason
         choices.append(choice)
-    answer = _identity(request, request_id, chunk=False)
+    answer = _identity(request, request_id, fingerprint, chunk=False)
     answer["choices"] = choices
-    answer["usage"] = usage_object(usage, draft_length=draft_length)
+    answer["usage"] = usage_object(usage, draft_length=draft_length, seed=request.seed)
     return _encode(answer)
 
 
@@ -78,10 +88,11 @@ class ChunkRenderer:
     """Renders the pieces of one stream. Every choice starts with its role (chat), and every stream ends with
     `[DONE]`."""
 
-    def __init__(self, request: GenerationRequest, request_id: str) -> None:
+    def __init__(self, request: GenerationRequest, request_id: str, fingerprint: str = "") -> None:
         self._chat = request.endpoint is Endpoint.CHAT
         self._include_usage = request.include_usage
-        head = _encode(_identity(request, request_id, chunk=True))
+        self._seed = request.seed
+        head = _encode(_identity(request, request_id, fingerprint, chunk=True))
         self._head = b"data: " + head[:-1] + b',"choices":['
         self._tail = b"]" + (b',"usage":null' if request.include_usage else b"") + b"}\n\n"
         self._started: set[int] = set()
@@ -104,7 +115,7 @@ class ChunkRenderer:
         """The usage event, if requested, and the end of the stream."""
         if not self._include_usage:
             return DONE
-        rendered = usage_object(usage, draft_length=draft_length, resumed=resumed)
+        rendered = usage_object(usage, draft_length=draft_length, seed=self._seed, resumed=resumed)
         return self._head + b'],"usage":' + _encode(rendered) + b"}\n\n" + DONE
 
     def _delta(self, text: str) -> bytes:

@@ -114,7 +114,7 @@ class Answers:
         job = self._job(call, attempt, served)
         with call.timer.waiting(self._deadlines.total_s, "the answer", probed=True):
             completion = await attempt.replica.upstream.complete(job)
-        call.spent = completion.usage
+        call.spent, call.fingerprint = completion.usage, attempt.replica.upstream.fingerprint
         attempt.began(None)
         self._parity.take(
             completion,
@@ -137,6 +137,7 @@ class Answers:
             stream = await attempt.replica.upstream.open(job)
         attempt.stream = stream
         if not resumes:
+            call.fingerprint = attempt.replica.upstream.fingerprint
             stream = self._parity.watch(
                 stream,
                 served=served,

@@ -51,13 +51,14 @@ class Call:
     counts the attempts on servers. `stream` is the running part of the answer, `spent` the usage of the parts before
     it. `failure` is the error of the last failed attempt. `journal` records the part of a stream that the client has;
     None: the stream cannot resume. `committed` is that part of an interrupted stream. `resumed` has the cause of each
-    interruption after which the stream resumed. Times are by `time.perf_counter`.
+    interruption after which the stream resumed. `fingerprint` is that of the server that
+    began the answer. Times are by `time.perf_counter`.
     """
 
     __slots__ = (
-        "attempt", "attempts", "committed", "context", "decision", "draws", "entered_s", "failure", "finish_reasons",
-        "first_s", "journal", "last_s", "observation", "pair", "request", "resumed", "server", "span", "spent",
-        "started_s", "status", "stream", "timer",
+        "attempt", "attempts", "committed", "context", "decision", "draws", "entered_s", "failure", "fingerprint",
+        "finish_reasons", "first_s", "journal", "last_s", "observation", "pair", "request", "resumed", "server", "span",
+        "spent", "started_s", "status", "stream", "timer",
     )  # fmt: skip
 
     def __init__(self, request: GenerationRequest, context: Context, timer: CallTimer) -> None:
@@ -72,7 +73,7 @@ class Call:
         self.span: Span | None = None
         self.attempt: Attempt | None = None
         self.attempts = 0
-        self.server = ""
+        self.server = self.fingerprint = ""
         self.stream: Stream | None = None
         self.spent: Usage | None = None
         self.failure: SlipstreamError | None = None

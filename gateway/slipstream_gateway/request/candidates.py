@@ -84,9 +84,8 @@ def resume_candidates(
     """The servers for a stream that `broken` interrupted, each once: the available servers of an arm, those known to be
     down, and last `broken` itself, which may be back or have failed only once.
 
-    A greedy answer resumes plainly: the tokens are the same, and a draft that broke the stream cannot break it again.
-    Without a plain server it resumes with drafts. A sampled answer stays the same only at the same draft length, so it
-    stays on its arm as long as possible.
+    An answer resumes plainly: the tokens are the same, and a draft that broke the stream cannot break it again. Without
+    a plain server it resumes with drafts.
     """
     tried = [broken]
     for arm in _resume_arms(served, decision, request, is_killed_now):
@@ -155,14 +154,11 @@ def _resume_arms(
     drafting = None
     if route.speculative is not None and served.speculative is not None:  # otherwise a new manifest has no draft
         drafting = _Arm(served.speculative, route.speculative, decision, speculation_of(request))
-    goes_plainly = not route.plain.capabilities.missing(request.features)
-    if drafting is not None and (request.temperature > 0 or not goes_plainly):
-        yield drafting
-    if goes_plainly:
+    if not route.plain.capabilities.missing(request.features):
         fallen_back = _fallen_back(served, decision, request, killed=is_killed_now())
         yield _Arm(served.plain, route.plain, fallen_back)
-        if drafting is not None and request.temperature <= 0:
-            yield drafting
+    if drafting is not None:
+        yield drafting
 
 
 def _fallen_back(served: ServedRoute, decision: Decision, request: GenerationRequest, *, killed: bool) -> Decision:

@@ -196,8 +196,8 @@ def _sample(call: Call) -> Sample:
 
 
 def _seeded(request: GenerationRequest) -> GenerationRequest:
-    """The request with a seed, a random one if the client set none: a server that resumes an answer must draw the same
-    random numbers as the first server."""
+    """The request with a seed, a random one if the client set none: a server that resumes an answer must use the same
+    noise as the first server, and a client can repeat the answer by the seed in its usage."""
     if request.seed is not None:
         return request
     return msgspec.structs.replace(request, seed=secrets.randbits(63))

@@ -85,7 +85,8 @@ def observe_conformance(
     gauge(
         meter,
         "slipstream.parity.evidence",
-        f"Evidence against sampled speculative answers, in nats; the alarm is at {ALARM_AT:.1f}.",
+        "Evidence against sampled speculative answers that are compared by likelihood, in nats; the alarm is at "
+        f"{ALARM_AT:.1f}.",
         lambda: [(one.evidence, {"pair": one.pair, "class": one.request_class}) for one in evidence()],
     )
 
@@ -177,7 +178,7 @@ def observe_parity(meter: Meter, read: Callable[[], Iterable[ParityCount]]) -> N
     counter(
         meter,
         f"{prefix}mismatched",
-        "Compared answers that differ, or whose sampled tokens do not follow the target's distribution.",
+        "Compared answers that differ, or that are less likely under the target than plain ones.",
         lambda: [(count.mismatched, labels(count)) for count in read()],
     )
     counter(

@@ -171,13 +171,15 @@ class Drafting(NamedTuple):
     """The drafting state of a server at this moment. `withheld` is the reason why it may not draft, None if it may.
     `longest` is the maximum draft length that it accepts, None: no maximum. `limit` is a temporary limit on its drafts,
     None: no limit. `identity` is the rest of the server's description: a different identity means that it drafts
-    differently. `adaptive`: see `Job`."""
+    differently. `adaptive`: see `Job`. `seed_equality`: a request with a seed gets the same sampled tokens at every
+    draft length, so that an adaptive draft length does not change them."""
 
     withheld: Withheld | None = None
     longest: int | None = None
     limit: int | None = None
     identity: str = ""
     adaptive: bool = False
+    seed_equality: bool = False
 
 
 ANY_DRAFT = Drafting()
@@ -215,6 +217,13 @@ class Upstream(Protocol):
     @property
     def drafting(self) -> Drafting:
         """The drafting state as far as known. Fast, because every decision reads it."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that determines an answer besides the request: target, number format, device and sampling rule.
+        Servers with one fingerprint give equal answers to equal requests with equal seeds, up to rounding in half
+        precision. Empty if the server does not promise that, or while it is unknown."""
         ...
 
     async def complete(self, job: Job) -> Completion: ...

@@ -22,6 +22,7 @@ class RefusedUpstream:
     gives_token_ids = False
     sends_tokens = False
     answers_probes = False
+    fingerprint = ""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

@@ -51,6 +51,7 @@ class OpenAiUpstream:
     gives_token_ids = False
     sends_tokens = False
     answers_probes = False
+    fingerprint = ""
 
     def __init__(
         self,

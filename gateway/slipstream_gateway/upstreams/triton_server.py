@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import msgspec
 from slipstream_core.errors import Incomparable, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
-from slipstream_core.types import GenerationRequest, Reason, Withheld
+from slipstream_core.types import GenerationRequest, Reason, Withheld, choice_seed
 from tritonclient.grpc import service_pb2
 
 from slipstream_gateway.upstreams.base import (
@@ -83,7 +83,12 @@ class TritonUpstream:
             return ANY_DRAFT
         if self._facts.max_draft_length == 0:
             return _NO_DRAFTS
-        return Drafting(longest=self._facts.max_draft_length, adaptive=self._facts.adaptive)
+        facts = self._facts
+        return Drafting(longest=facts.max_draft_length, adaptive=facts.adaptive, seed_equality=bool(facts.fingerprint))
+
+    @property
+    def fingerprint(self) -> str:
+        return self._facts.fingerprint if self._facts is not None else ""
 
     async def complete(self, job: Job) -> Completion:
         if self._is_relayed(job.request):
@@ -168,7 +173,7 @@ class TritonUpstream:
                 model=job.model,
                 draft_length=draft_length,
                 request_id=f"{job.request_id}-{index}" if index else job.request_id,
-                seed=_wrap_int64(seed + index),
+                seed=choice_seed(seed, index),
                 adaptive=job.adaptive and draft_length > 0,
                 margins=job.margins,
                 resume_ids=job.committed.token_ids if job.committed is not None else (),
@@ -245,8 +250,3 @@ def _joined(parts: Sequence[Tokens]) -> Tokens:
 
 async def _one(message: service_pb2.ModelInferRequest) -> Any:
     yield message
-
-
-def _wrap_int64(value: int) -> int:
-    """`value` as a signed 64 bit number, wrapped around."""
-    return (value + 2**63) % 2**64 - 2**63

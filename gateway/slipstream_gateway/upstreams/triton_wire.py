@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 from slipstream_core.errors import UpstreamFailed
@@ -44,14 +45,19 @@ class RelayedPart(msgspec.Struct, frozen=True, kw_only=True):
     last: bool
 
 
+_Fingerprint = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[\w.-]*\Z")]
+
+
 class EngineFacts(msgspec.Struct, frozen=True):
-    """A model's description of its engine. `openai`: it accepts whole OpenAI requests, too. `adaptive`: see `Job`."""
+    """A model's description of its engine. `openai`: it accepts whole OpenAI requests, too. `adaptive`: see `Job`,
+    `fingerprint`: see `Upstream`. Older engines do not report the last two."""
 
     engine: str
     max_draft_length: int
     openai: bool = False
     version: str = ""
     adaptive: bool = False
+    fingerprint: _Fingerprint = ""
 
 
 def infer_request(

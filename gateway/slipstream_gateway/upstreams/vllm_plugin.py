@@ -57,6 +57,8 @@ class PluginFacts(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(PluginFacts).decode
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _LIMIT = "limit"
+_EQUALITY = "equality"
+"""The acceptance rule with which a seeded request gets the same tokens at every draft length."""
 Query = Callable[[], Awaitable[PluginAnswer]]
 
 
@@ -145,7 +147,13 @@ def _drafting(facts: PluginFacts, identity: str) -> tuple[Drafting, str]:
     if facts.max_draft_length < 1:
         return _cannot(f"it runs without speculation ({versions}): start vLLM with --speculative-config")
     how = f"{facts.method}, acceptance by {facts.acceptance}"
-    drafting = Drafting(longest=facts.max_draft_length, limit=facts.limit, identity=identity, adaptive=facts.adaptive)
+    drafting = Drafting(
+        longest=facts.max_draft_length,
+        limit=facts.limit,
+        identity=identity,
+        adaptive=facts.adaptive,
+        seed_equality=facts.acceptance == _EQUALITY,
+    )
     return drafting, f"drafts of up to {facts.max_draft_length} tokens ({how}; {versions})"
 
 

@@ -176,6 +176,7 @@ def _client_usage(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
     known["rejected_prediction_tokens"] = msgspec.Raw(b"%d" % (usage.drafted - usage.accepted))
     usage_fields[name] = msgspec.Raw(_encode(known))
     own = {
+        "seed": _decode_raw(job.request.raw).get("seed"),  # the gateway's own seed is not sent to vLLM
         "draft_length": job.draft_length,
         "target_steps": usage.steps,
         "rejected_at": usage.rejected_at,

@@ -36,26 +36,24 @@ class Arguments(NamedTuple):
     target_logits: Tensor
     draft_token_ids: Tensor
     draft_lengths: Tensor
-    draft_logits: Tensor | None
     sampling: SamplingBatch
     positions: Tensor
     row_start: Tensor | None
-    draft_onehot: Tensor | None
     adjustments: LogitAdjustments | None
     workspace: Workspace | None = None
 
 
-_TYPES = (Tensor, Tensor, Tensor, Tensor, SamplingBatch, Tensor, Tensor, Tensor, LogitAdjustments)
+_TYPES = (Tensor, Tensor, Tensor, SamplingBatch, Tensor, Tensor, LogitAdjustments)
 """Types of the arguments in order, without the workspace."""
 
-_OPTIONAL = ("draft_logits", "row_start", "draft_onehot", "adjustments")
+_OPTIONAL = ("row_start", "adjustments")
 
 
 def check_form(given: Arguments) -> None:
     """Raise a ValueError that names the first invalid argument, with both values."""
     _check_types(tuple(map(type, given)))
     logits, ids = given.target_logits, given.draft_token_ids
-    _check_logits("target_logits", logits, "[N, V]", 2)
+    _check_logits(logits)
     device = logits.device
     requests = _check_sampling(given.sampling, device)
     if ids.dim() != 2 or ids.size(0) != requests:
@@ -67,10 +65,6 @@ def check_form(given: Arguments) -> None:
     _check_column("positions", given.positions, requests, torch.int64, device)
     if given.row_start is not None:
         _check_column("row_start", given.row_start, requests, torch.int64, device)
-    if given.draft_onehot is not None:
-        _check_column("draft_onehot", given.draft_onehot, requests, torch.bool, device)
-    if given.draft_logits is not None:
-        _check_draft_logits(given.draft_logits, ids, device)
     if given.adjustments is not None:
         _check_adjustments(given.adjustments, requests, logits)
 
@@ -102,31 +96,17 @@ def _check_sampling(sampling: SamplingBatch, device: torch.device) -> int:
     return sampling.temperature.size(0)
 
 
-def _check_logits(name: str, logits: Tensor, form: str, dimensions: int) -> None:
-    if logits.dim() != dimensions or logits.size(-1) == 0:
-        raise ValueError(f"{name} has shape {list(logits.shape)}: must be {form}, with a vocabulary")
+def _check_logits(logits: Tensor) -> None:
+    if logits.dim() != 2 or logits.size(1) == 0:
+        raise ValueError(f"target_logits has shape {list(logits.shape)}: must be [N, V], with a vocabulary")
     if logits.dtype not in _FLOATS:
-        raise ValueError(f"{name} is {logits.dtype}: must be one of {', '.join(map(str, _FLOATS))}")
-    if logits.is_contiguous():
-        return
-    if logits.size(-1) > 1 and logits.stride(-1) != 1:
-        raise ValueError(f"{name} has stride {logits.stride(-1)} within a row: must be 1")
-    extent = logits.size(-1)
-    for stride, size in sorted(
-        (logits.stride(dimension), logits.size(dimension)) for dimension in range(dimensions - 1)
-    ):
-        if size > 1 and stride < extent:
-            raise ValueError(f"{name} has stride {stride}: its rows overlap, at least {extent} is due")
-        extent += stride * (size - 1)
-
-
-def _check_draft_logits(draft_logits: Tensor, ids: Tensor, device: torch.device) -> None:
-    if draft_logits.shape[:-1] != ids.shape:
-        expected = f"[{ids.size(0)}, {ids.size(1)}, W], as draft_token_ids has it"
-        raise ValueError(f"draft_logits has shape {list(draft_logits.shape)}: must be {expected}")
-    _check_logits("draft_logits", draft_logits, "[B, K, W]", 3)
-    if draft_logits.device != device:
-        raise ValueError(f"draft_logits is on {draft_logits.device}: target_logits is on {device}")
+        raise ValueError(f"target_logits is {logits.dtype}: must be one of {', '.join(map(str, _FLOATS))}")
+    if logits.size(1) > 1 and logits.stride(1) != 1:
+        raise ValueError(f"target_logits has stride {logits.stride(1)} within a row: must be 1")
+    if logits.size(0) > 1 and logits.stride(0) < logits.size(1):
+        raise ValueError(
+            f"target_logits has stride {logits.stride(0)}: its rows overlap, at least {logits.size(1)} is due"
+        )
 
 
 def _check_kind(name: str, tensor: Tensor, dtype: torch.dtype, device: torch.device) -> None:

@@ -7,6 +7,7 @@ PyTorch, so that a greedy choice between nearly equal logits matches the PyTorch
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,17 +15,18 @@ from torch import Tensor
 
 from slipstream_kernels.adjustments import LogitAdjustments
 from slipstream_kernels.batch import SamplingBatch
-from slipstream_kernels.spec_verify.kernel_arguments import Adjustments, Drafts, Filters, Launch, Step
+from slipstream_kernels.spec_verify.kernel_arguments import Adjustments, Filters, Launch, Step
 from slipstream_kernels.spec_verify.kernel_config import (
     PLAIN_REGISTERS,
     SPARSE_REGISTERS,
     WIDE_REGISTERS,
     LaunchConfig,
     default_config,
+    tiles_of,
 )
+from slipstream_kernels.spec_verify.kernel_filter_rows import filter_rows
 from slipstream_kernels.spec_verify.kernel_scan import scan
-from slipstream_kernels.spec_verify.launch_after_scan import launch_after_scan
-from slipstream_kernels.spec_verify.result import MOST_DRAFTS, Verification
+from slipstream_kernels.spec_verify.result import Verification
 from slipstream_kernels.spec_verify.workspace import Needs, Workspace
 
 __all__ = ["LaunchConfig", "default_config", "verify_kernel"]
@@ -32,19 +34,41 @@ __all__ = ["LaunchConfig", "default_config", "verify_kernel"]
 _MOST_SPLITS = 2**14
 """Limit of a row's counter."""
 
+_SEARCH_BLOCK, _SEARCH_WARPS = 8192, 16
+"""Tile size and warps of the second launch, in which one program passes over a whole row several times."""
+
+_ADJUSTED_SEARCH_BLOCK, _ADJUSTED_SEARCH_WARPS = 2048, 8
+"""The same with adjusted logits: each entry of a bias or penalty costs a comparison with its whole tile."""
+
+_ZERO_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
+"""Number of lowest bits that are 0 in all logits of a type, seen as float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One launch of one kernel, over one axis."""
+
+    kernel: Any
+    programs: int
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+    """Compile-time constants, beside the arguments' types."""
+    options: dict[str, Any]
+
+    def launch(self) -> None:
+        """Launch on the current stream."""
+        self.kernel[(self.programs,)](*self.arguments, **self.constants, **self.options)
+
 
 def verify_kernel(
     target_logits: Tensor,
     draft_token_ids: Tensor,
     draft_lengths: Tensor,
-    draft_logits: Tensor | None,
     sampling: SamplingBatch,
     positions: Tensor,
     *,
     row_start: Tensor | None = None,
-    draft_onehot: Tensor | None = None,
     adjustments: LogitAdjustments | None = None,
-    block_verification: bool = False,
     margins: bool = False,
     workspace: Workspace | None = None,
     config: LaunchConfig | None = None,
@@ -52,37 +76,26 @@ def verify_kernel(
     """As `verify`, with checked arguments. `config` None selects the default configuration.
 
     Raises:
-        ValueError: more than `MOST_DRAFTS` tokens are drafted, `workspace` is too small or on another device, or
-            `config` is invalid.
+        ValueError: `workspace` is too small or on another device, or `config` is invalid.
     """
     launch = prepare(
         target_logits,
         draft_token_ids,
         draft_lengths,
-        draft_logits,
         sampling,
         positions,
         row_start=row_start,
-        draft_onehot=draft_onehot,
         adjustments=adjustments,
-        block_verification=block_verification,
         margins=margins,
         workspace=workspace,
         config=config,
     )
-    if launch.requests == 0:
-        return launch.outputs
-    try:
+    if launch.requests:
         # A launch goes to the current device.
         with torch.cuda.device(target_logits.device) if target_logits.is_cuda else nullcontext():
-            launch_scan(launch)
-            if launch.drafts.logits is not None or launch.filters.top_k is not None or launch.block_rule:
-                launch_after_scan(launch)
-    except BaseException:  # compiling may fail or be interrupted between two launches; the error is re-raised
-        # Otherwise the next call would use the state words of the first launch.
-        if workspace is not None:
-            workspace.clear()
-        raise
+            scan_call(launch).launch()
+            if launch.filters.top_k is not None:
+                filter_call(launch).launch()
     return launch.outputs
 
 
@@ -90,42 +103,29 @@ def prepare(
     target_logits: Tensor,
     draft_token_ids: Tensor,
     draft_lengths: Tensor,
-    draft_logits: Tensor | None,
     sampling: SamplingBatch,
     positions: Tensor,
     *,
-    row_start: Tensor | None,
-    draft_onehot: Tensor | None,
-    adjustments: LogitAdjustments | None,
-    block_verification: bool,
-    margins: bool,
-    workspace: Workspace | None,
-    config: LaunchConfig | None,
+    row_start: Tensor | None = None,
+    adjustments: LogitAdjustments | None = None,
+    margins: bool = False,
+    workspace: Workspace | None = None,
+    config: LaunchConfig | None = None,
 ) -> Launch:
     """Prepare the launch of `verify_kernel`, with its outputs and memory, without running anything."""
     requests, draft_count = draft_token_ids.shape
-    if draft_count > MOST_DRAFTS:
-        raise ValueError(f"draft_token_ids has {draft_count} columns: the kernel takes up to {MOST_DRAFTS}")
     vocabulary, device = target_logits.size(1), target_logits.device
-    given = Adjustments.of(adjustments)
+    given, filters = Adjustments.of(adjustments), Filters.of(sampling)
     if config is None:
         config = default_config(max(1, requests), vocabulary, registers=_registers(target_logits.dtype, given))
-    drafts = _drafts(draft_logits if draft_count else None, draft_onehot)
-    filters = Filters.of(sampling)
-    needs = Needs(
-        requests=requests,
-        draft_count=draft_count,
-        tiles=-(-vocabulary // config.block),
-        draft_tiles=-(-drafts.vocabulary // config.block),
-        margins=margins,
-        filters=filters.top_k is not None,
-        block_rule=block_verification and draft_count > 0,
-    )
-    if not 0 < config.splits <= min(needs.tiles, _MOST_SPLITS):
-        raise ValueError(f"config.splits = {config.splits}: must be in 1..{min(needs.tiles, _MOST_SPLITS)}")
-    workspace = Workspace.of(needs, device) if workspace is None else workspace
+    tiles, filtering = tiles_of(vocabulary), filters.top_k is not None
+    if not 0 < config.splits <= min(tiles, _MOST_SPLITS):
+        raise ValueError(f"config.splits = {config.splits}: must be in 1..{min(tiles, _MOST_SPLITS)}")
+    if workspace is None:
+        workspace = Workspace(requests, draft_count, vocabulary, margins=margins, filters=filtering, device=device)
     if workspace.device != device:
         raise ValueError(f"workspace is on {workspace.device}, target_logits is on {device}")
+    needs = Needs(requests=requests, draft_count=draft_count, tiles=tiles, margins=margins, filters=filtering)
     return Launch(
         step=Step(
             target_logits,
@@ -139,61 +139,59 @@ def prepare(
             sampling.seed.contiguous(),
             positions.contiguous(),
         ),
-        drafts=drafts,
         adjustments=given,
         filters=filters,
         statistics=workspace.statistics(needs),
         outputs=_outputs(requests, draft_count + 1, margins, device),
         requests=requests,
         draft_count=draft_count,
-        tiles=needs.tiles,
-        draft_tiles=needs.draft_tiles,
-        block_rule=needs.block_rule,
+        tiles=tiles,
         config=config,
     )
 
 
-def launch_scan(launch: Launch) -> None:
-    """Launch the scan, which reads the logits and completes most requests."""
+def scan_call(launch: Launch) -> Call:
+    """The launch that reads the logits and completes requests without filters."""
     config = launch.config
-    programs = launch.requests * (launch.draft_count + 1) * config.splits
-    scan[(programs,)](
-        *scan_arguments(launch),
-        **scan_constants(launch),
-        num_warps=config.warps,
-        maxnreg=config.registers,
-        enable_fp_fusion=False,
+    return Call(
+        kernel=scan,
+        programs=launch.requests * (launch.draft_count + 1) * config.splits,
+        arguments=(*_groups(launch), launch.requests, launch.draft_count, config.splits, launch.tiles),
+        constants=_constants(launch),
+        options={"num_warps": config.warps, "maxnreg": config.registers, "enable_fp_fusion": False},
     )
 
 
-def scan_arguments(launch: Launch) -> tuple[Any, ...]:
-    """Arguments of `scan`."""
-    return (
-        launch.step,
-        launch.drafts,
-        launch.adjustments,
-        launch.filters,
-        launch.statistics,
-        launch.outputs,
-        launch.requests,
-        launch.draft_count,
-        launch.config.splits,
-        launch.tiles,
-        launch.draft_tiles,
+def filter_call(launch: Launch) -> Call:
+    """The launch that completes requests with filters."""
+    candidates = launch.statistics.candidates
+    assert candidates is not None, "a workspace for filters has them"
+    as_given = launch.adjustments.bias_offsets is None and launch.adjustments.seen_offsets is None
+    block, warps = (_SEARCH_BLOCK, _SEARCH_WARPS) if as_given else (_ADJUSTED_SEARCH_BLOCK, _ADJUSTED_SEARCH_WARPS)
+    constants = {
+        "SEARCH_BLOCK": block,
+        "HELD": candidates.size(1),
+        "SHIFT": _ZERO_BITS[launch.step.logits.dtype] if as_given else 0,
+    }
+    return Call(
+        kernel=filter_rows,
+        programs=candidates.size(0),
+        arguments=(*_groups(launch), launch.requests, launch.draft_count, launch.tiles),
+        constants=_constants(launch) | constants,
+        options={"num_warps": warps, "enable_fp_fusion": False},
     )
 
 
-def scan_constants(launch: Launch) -> dict[str, Any]:
-    """Compile-time constants of `scan`."""
+def _groups(launch: Launch) -> tuple[Any, ...]:
+    return launch.step, launch.adjustments, launch.filters, launch.statistics, launch.outputs
+
+
+def _constants(launch: Launch) -> dict[str, Any]:
     return {
-        "BLOCK": launch.config.block,
         "VECTOR": 16 // launch.step.logits.element_size(),
         "TILES": _power_of_two(launch.tiles),
-        "DRAFT_TILES": _power_of_two(launch.draft_tiles),
         "STEPS": _power_of_two(launch.draft_count + 1),
         "LAZY": launch.config.lazy,
-        "AHEAD": launch.config.stages > 1,
-        "BLOCK_RULE": launch.block_rule,
     }
 
 
@@ -208,13 +206,6 @@ def _registers(dtype: torch.dtype, adjustments: Adjustments) -> int:
 def _power_of_two(count: int) -> int:
     """The smallest power of two that is at least `count` and at least 1."""
     return 1 << max(0, count - 1).bit_length()
-
-
-def _drafts(logits: Tensor | None, onehot: Tensor | None) -> Drafts:
-    if logits is None:
-        return Drafts()
-    flags = None if onehot is None else onehot.contiguous().view(torch.uint8)
-    return Drafts(logits, logits.stride(0), logits.stride(1), logits.size(2), flags)
 
 
 def _outputs(requests: int, width: int, margins: bool, device: torch.device) -> Verification:

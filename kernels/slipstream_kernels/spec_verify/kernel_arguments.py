@@ -1,7 +1,7 @@
 """Arguments of the kernels, in groups. For a member that is None, the compiler leaves its code out.
 
-B requests, up to K drafted tokens, V tokens in the target's vocabulary, W in the draft's. R = B * (K + 1) rows,
-numbered request * (K + 1) + step regardless of their place in the logits. A tile is a block of consecutive tokens.
+B requests, up to K drafted tokens, V tokens in the vocabulary. R = B * (K + 1) rows, numbered request * (K + 1) + step
+regardless of their place in the logits. A tile is a block of consecutive tokens.
 """
 
 from __future__ import annotations
@@ -34,18 +34,6 @@ class Step(NamedTuple):
     """float32 [B]."""
     seed: Tensor
     positions: Tensor
-
-
-class Drafts(NamedTuple):
-    """Distributions of the drafted tokens. `logits` None: one-hot drafts."""
-
-    logits: Tensor | None = None
-    """[B, K, W]."""
-    request_stride: int = 0
-    step_stride: int = 0
-    vocabulary: int = 0
-    onehot: Tensor | None = None
-    """uint8 [B]."""
 
 
 class Adjustments(NamedTuple):
@@ -89,51 +77,24 @@ class Filters(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Results of the scan, in a `Workspace`. Sums are of exp((x - max) / T), with T = 1 for greedy requests."""
+    """What programs tell each other, in a `Workspace`. Sums are of exp((x - max) / T), with T = 1 for greedy
+    requests."""
 
     rows_done: Tensor
     """int32 [R], number of programs that have finished the row."""
     rows_finished: Tensor
-    """int32 [B], number of the request's rows that all their programs have finished."""
-    state: Tensor
-    """int64 [B]: bit j: draft j is accepted; bit 32 + j: the request ends in row j or before it."""
+    """int32 [B], number of the request's rows that are finished or skipped."""
+    end: Tensor
+    """int32 [B], `NO_END` less the lowest row known to end its request; 0: none is known."""
     tile_max: Tensor
-    """float32 [R, tiles]. This and the following members exclude the row's drafted token."""
-    tile_sum: Tensor
     """float32 [R, tiles]."""
-    tile_second: Tensor | None
+    tile_sum: Tensor
+    """float32 [R, tiles]. The second launch replaces it by the sum of exp((x - max of the row) / T) over the kept
+    tokens."""
+    tile_second: Tensor | None = None
     """float32 [R, tiles], the second largest logit."""
-    drafted: Tensor
-    """float32 [R], adjusted logit of the row's drafted token. Undefined without one."""
-    row_max: Tensor
-    """float32 [R]."""
-    row_sum: Tensor
-    """float32 [R]. NaN where the row, drafted token included, has no distribution."""
-    row_logprob: Tensor
-    """float32 [R], log-probability of the drafted token."""
-    row_margin: Tensor | None
-    """float32 [R], best minus second best logit, drafted token included."""
-    draft_max: Tensor | None
-    """float32 [B * K, draft tiles]. This and the following three members cover all tokens of the draft's row."""
-    draft_sum: Tensor | None
-    draft_row_max: Tensor | None
-    """float32 [B * K]."""
-    draft_row_sum: Tensor | None
-    """float32 [B * K]. NaN where the row has no distribution."""
-    threshold: Tensor | None = None
-    """float32 [R], the smallest adjusted logit that the filters keep."""
-    kept_mass: Tensor | None = None
-    """float32 [R], the sum of exp((x - best) / T) over the kept tokens, with `best` the row's largest logit."""
     candidates: Tensor | None = None
-    """float32 [programs, candidates], candidate logits of each program of the threshold kernel."""
-    weight: Tensor | None = None
-    """float32 [B, tiles], weight of each tile in the draw of the request's last token."""
-    weights_done: Tensor | None = None
-    """int32 [B], number of programs of one launch that have finished the request."""
-    draft_scale: Tensor | None = None
-    """float32 [B], the share of p that remains for the last token by the block rule."""
-    block_mass: Tensor | None = None
-    """float32 [B * K, tiles], mass of max(P p - q, 0) in each row but the last, for the block rule."""
+    """float32 [programs, candidates], candidate logits of each program of the second launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +102,6 @@ class Launch:
     """One call of `verify`, ready for its kernels."""
 
     step: Step
-    drafts: Drafts
     adjustments: Adjustments
     filters: Filters
     statistics: Statistics
@@ -150,6 +110,4 @@ class Launch:
     draft_count: int
     """K."""
     tiles: int
-    draft_tiles: int
-    block_rule: bool
     config: LaunchConfig

@@ -1,4 +1,4 @@
-"""Operations on a tile of logits that all verification kernels share: random numbers, adjustments, exponentials, draw.
+"""Operations on a tile of logits that all verification kernels share: adjustments and exponentials.
 
 A tile is BLOCK consecutive tokens of one row, float32 [BLOCK], with their `ids` int32 [BLOCK]. These functions write no
 memory. The arithmetic of `adjusted` follows `slipstream_kernels.adjustments` operation by operation, so that greedy
@@ -11,14 +11,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.counter_random import Purpose
-
-ACCEPT = tl.constexpr(int(Purpose.ACCEPT))
-RESIDUAL = tl.constexpr(int(Purpose.RESIDUAL))
-TARGET = tl.constexpr(int(Purpose.TARGET))
-PURPOSES = tl.constexpr(len(Purpose))
-"""The purposes of random numbers as compile-time constants, and their number."""
-
 NO_TOKEN = tl.constexpr(2**31 - 1)
 """Above every token id."""
 
@@ -26,21 +18,6 @@ _LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The lowest finite float32."""
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
-
-_TWO_TO_MINUS_52 = tl.constexpr(2.0**-52)
-
-
-@triton.jit
-def uniform(seed, position, purpose):
-    """The random number of (seed, position, purpose): float64 in [0, 1), bit-identical to `counter_random.uniform`.
-
-    `seed` and `position` int64 scalars, `purpose` an int32 scalar.
-    """
-    low = (position & 0xFFFFFFFF).to(tl.uint32)
-    high = ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    word0, word1, _, _ = tl.philox(seed, low, high, purpose.to(tl.uint32), (low * 0).to(tl.uint32))
-    bits = (word0.to(tl.int64) << 20) | (word1.to(tl.int64) >> 12)
-    return bits.to(tl.float64) * _TWO_TO_MINUS_52
 
 
 @triton.jit
@@ -153,16 +130,3 @@ def exponentials(x, largest, inverse_temperature):
     base = tl.maximum(largest, _LOWEST)  # -inf minus itself would be NaN
     # exp2 is a single GPU instruction, which flushes results below 2^-126 to 0.
     return tl.exp2((x - base) * (inverse_temperature * _LOG2_E))
-
-
-@triton.jit
-def pick(weights, ids, threshold):
-    """Inverse CDF: the first of `ids` at which the running sum of `weights` exceeds `threshold` (float64).
-
-    `weights` [BLOCK], any float type, not negative; `ids` int32 [BLOCK] ascending. If rounding leaves the sum below the
-    threshold, the result is the last id with a weight above 0, or -1 if all weights are 0.
-    """
-    running = tl.cumsum(weights.to(tl.float64), 0)
-    chosen = tl.min(tl.where((running > threshold) & (weights > 0), ids, NO_TOKEN), 0)
-    last = tl.max(tl.where(weights > 0, ids, -1), 0)
-    return tl.where(chosen == NO_TOKEN, last, chosen)

@@ -9,9 +9,6 @@ from torch import Tensor
 PADDING = -1
 """Value of `token_ids` where no token was emitted."""
 
-MOST_DRAFTS = 31
-"""Maximum number of drafted tokens per step in the kernel: a request's state is one 64-bit word, two bits per row."""
-
 
 class Verification(NamedTuple):
     """Tokens that one step adds to each of B requests; K is the maximum number of drafted tokens.

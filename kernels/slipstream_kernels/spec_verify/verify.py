@@ -11,7 +11,7 @@ from slipstream_kernels.backend import Backend, use_kernel
 from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.spec_verify.checks import Arguments, check_form
 from slipstream_kernels.spec_verify.pytorch import verify_pytorch
-from slipstream_kernels.spec_verify.result import MOST_DRAFTS, Verification
+from slipstream_kernels.spec_verify.result import Verification
 from slipstream_kernels.spec_verify.value_checks import check_values_of
 
 if TYPE_CHECKING:
@@ -22,43 +22,37 @@ def verify(
     target_logits: Tensor,
     draft_token_ids: Tensor,
     draft_lengths: Tensor,
-    draft_logits: Tensor | None,
     sampling: SamplingBatch,
     positions: Tensor,
     *,
     row_start: Tensor | None = None,
-    draft_onehot: Tensor | None = None,
     adjustments: LogitAdjustments | None = None,
-    block_verification: bool = False,
     margins: bool = False,
     logprobs: bool = True,
     check_values: bool = True,
     backend: Backend = "auto",
     workspace: Workspace | None = None,
 ) -> Verification:
-    """Accept or reject drafted tokens and choose the token that follows. Writes no input.
+    """Compute the tokens of plain decoding and accept the drafted tokens that are equal to them. Writes no input.
+
+    The token of a row is a function of the target's distribution there, after adjustments, temperature and filters, and
+    of the noise of (seed, position). The step emits the accepted drafted tokens, then the token of the first row that
+    differs or, if none differs, of the last row. Drafts may come from any source.
 
     Args:
         target_logits: [N, V] float32, float16 or bfloat16, each row contiguous. Request i owns
             `draft_lengths[i] + 1` rows from `row_start[i]` on; its row j holds the target's logits after j drafted
             tokens. Other rows are never read.
-        draft_token_ids: int64 [B, K]. Entries beyond `draft_lengths[i]` are ignored. K = 0 means plain decoding. The
-            kernel accepts K up to 31; for larger K, "auto" selects PyTorch.
+        draft_token_ids: int64 [B, K]. Entries beyond `draft_lengths[i]` are ignored. K = 0 means plain decoding.
         draft_lengths: int64 [B], each in 0..K.
-        draft_logits: [B, K, W], float types and layout as `target_logits`. Drafted tokens were sampled from their
-            softmax, as returned by `sample`, so they include the draft's temperature and filters. W may differ from V;
-            missing tokens have probability 0. None if no draft was sampled (greedy draft, n-gram look-up).
         sampling: the parameters of the B requests.
         positions: int64 [B], absolute position of the first token that this step emits.
         row_start: int64 [B], ascending. None: the rows of all requests follow each other without gaps.
-        draft_onehot: bool [B], requests whose drafts were not sampled although `draft_logits` is given.
         adjustments: adjustments of the B requests' target logits.
-        block_verification: accept drafted tokens together, which accepts more of them, see `block.py`. The draft must
-            then sample its token of step j with `step_purpose(Purpose.DRAFT, j)`.
         margins: return the gap between the target's two best logits for each token.
         logprobs: return each token's log-probability. The kernel computes it at no cost.
         check_values: read values back from the device and check them, which waits for the GPU. If off, a drafted token
-            outside the vocabulary is rejected, and the caller must ensure that all other values are valid.
+            outside the vocabulary is not accepted, and the caller must ensure that all other values are valid.
         backend: "auto" selects the kernel for tensors on a GPU where `triton` is installed, else PyTorch. Kernels are
             compiled at their first use, for some seconds: call once with the same types and arguments before serving
             traffic or capturing a CUDA graph.
@@ -72,38 +66,20 @@ def verify(
         target_logits,
         draft_token_ids,
         draft_lengths,
-        draft_logits,
         sampling,
         positions,
         row_start,
-        draft_onehot,
         adjustments,
         workspace,
     )
     check_form(arguments)
     on_kernel = use_kernel(backend, target_logits.device)
-    on_kernel = on_kernel and (backend == "kernel" or draft_token_ids.size(1) <= MOST_DRAFTS)
     if check_values:
         check_values_of(arguments)
+    given = arguments[:5]
     if not on_kernel:
-        return verify_pytorch(
-            *arguments[:6],
-            row_start=row_start,
-            draft_onehot=draft_onehot,
-            adjustments=adjustments,
-            block_verification=block_verification,
-            margins=margins,
-            logprobs=logprobs,
-        )
+        return verify_pytorch(*given, row_start=row_start, adjustments=adjustments, margins=margins, logprobs=logprobs)
     from slipstream_kernels.spec_verify.kernel import verify_kernel  # needs `triton`
 
-    result = verify_kernel(
-        *arguments[:6],
-        row_start=row_start,
-        draft_onehot=draft_onehot,
-        adjustments=adjustments,
-        block_verification=block_verification,
-        margins=margins,
-        workspace=workspace,
-    )
+    result = verify_kernel(*given, row_start=row_start, adjustments=adjustments, margins=margins, workspace=workspace)
     return result if logprobs else result._replace(logprobs=None)

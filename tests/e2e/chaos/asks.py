@@ -1,7 +1,7 @@
 """What the load asks: held-out prompts of the embedded pair, streamed and not, greedy and seeded, on both arms.
 
-Every request has exactly one right answer. A sampled one names its seed and its draft length: where speculation
-rejects a draft decides which random number the next token is drawn by, so another draft length is another answer.
+Every request has exactly one right answer: a sampled one names its seed. The draft length of speculative ones is
+fixed, so that they draft whatever the load.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ _SPECULATIVE = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length":
 _STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 _GREEDY = {"temperature": 0}
 _WARM = {"temperature": 0.8, "top_p": 0.95}
-# With these the first prompts' answers come out the same however many requests are decoded together: no random number
-# is closer than 2e-5 to the edge between two tokens, where the last bits of the logits would decide.
-_HOT_SEEDS = (130, 141, 142)
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +78,7 @@ def _of(index: int, text: str) -> Iterator[Ask]:
     yield chat(f"{index} sampled plain stream", text, _PLAIN, **_WARM, **seed, **_STREAM)
     yield chat(f"{index} sampled speculative whole", text, _SPECULATIVE, **_WARM, **seed)
     # Odd tokens: characters of several bytes, whose halves come in chunks of their own.
-    hot = {"temperature": 1.6, "seed": _HOT_SEEDS[index % len(_HOT_SEEDS)]}
+    hot = {"temperature": 1.6, "seed": 130 + index}
     yield chat(f"{index} hot plain stream", f"{text}\n\n日本語 Ünïcödé", _PLAIN, **hot, **_STREAM)
     yield completion(f"{index} completion stream", text, {}, **_GREEDY, **_STREAM)
     yield chat(f"{index} two choices", text, _PLAIN, **_WARM, **seed, **_STREAM, n=2, resumable=False)

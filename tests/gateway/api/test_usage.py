@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from slipstream_core.types import choice_seed
 from slipstream_gateway.api.render import usage_object
 from slipstream_gateway.upstreams.base import Usage
 
@@ -24,12 +25,13 @@ def test_unknown_counts_are_null(
         counted=counted,
         engine_s=0.25 if counted else None,
     )
-    told = usage_object(usage, draft_length=4)
+    told = usage_object(usage, draft_length=4, seed=7)
     assert told["completion_tokens_details"] == {
         "accepted_prediction_tokens": accepted,
         "rejected_prediction_tokens": rejected,
     }
     assert told["slipstream"] == {
+        "seed": 7,
         "draft_length": 4,
         "target_steps": steps,
         "rejected_at": rejected_at,
@@ -37,3 +39,8 @@ def test_unknown_counts_are_null(
         "resumed": (),
     }
     assert (told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]) == (5, 11, 16)
+
+
+@pytest.mark.parametrize(("seed", "index", "expected"), [(7, 0, 7), (7, 3, 10), (2**63 - 1, 1, -(2**63)), (-1, 1, 0)])
+def test_seeds_of_choices_follow_each_other_and_wrap_round(seed: int, index: int, expected: int) -> None:
+    assert choice_seed(seed, index) == expected

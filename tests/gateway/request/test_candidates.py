@@ -66,26 +66,25 @@ def steps(attempts: Any) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_greedy_stream_goes_on_plainly_and_a_sampled_one_as_it_drafted_unless_killed(
-    served: Callable[[int], Any], killed: bool
-) -> None:
+@pytest.mark.parametrize("temperature", [GREEDY, SAMPLED])
+async def test_stream_resumes_plainly(served: Callable[[int], Any], temperature: float, killed: bool) -> None:
     pair = served(3)
     broken = pair.plain.replicas[0]
-    plain = steps(resume_candidates(pair, decision(), request(GREEDY), broken, lambda: killed))
+    plain = steps(resume_candidates(pair, decision(), request(temperature), broken, lambda: killed))
     assert sorted(plain[:2]) == [("plain", 0, "2"), ("plain", 0, "3")]
     assert plain[2:] == [("plain", 0, "1")]  # itself comes last
-    sampled = steps(resume_candidates(pair, decision(), request(SAMPLED), broken, lambda: killed))
-    arm = ("plain", 0) if killed else ("speculative", 4)
-    assert [step[:2] for step in sampled] == [arm] * 3
-    assert {step[2] for step in sampled[:2]} == {"2", "3"}
 
 
-async def test_switch_that_is_turned_on_between_two_attempts_ends_drafting(served: Callable[[int], Any]) -> None:
-    pair, killed = served(3), False
-    attempts = resume_candidates(pair, decision(), request(SAMPLED), pair.plain.replicas[0], lambda: killed)
-    assert next(attempts).decision.draft_length == 4
+async def test_switch_that_is_turned_on_between_two_attempts_ends_drafting(bench: Callable[..., Any]) -> None:
+    pair, killed = bench(ARMS).served, False
+    broken = pair.speculative.replicas[0]
+    attempts = resume_candidates(pair, decision(), request(SAMPLED), broken, lambda: killed)
+    assert steps([next(attempts), next(attempts)]) == [("plain", 0, "1"), ("speculative", 4, "3")]
     killed = True
-    assert [step[:2] for step in steps(attempts)] == [("plain", 0)] * 2
+    assert steps(attempts) == []
+    killed = False
+    undisturbed = steps(resume_candidates(pair, decision(), request(SAMPLED), broken, lambda: killed))
+    assert [step[0] for step in undisturbed] == ["plain", "speculative", "speculative"]
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -17,7 +17,7 @@ BODY: dict[str, Any] = {"model": "slipstream-embedded", "messages": demo.CALL_SU
 
 @pytest.fixture
 def served(bench: Callable[..., Any], triton_endpoint: str) -> Any:
-    """A bench for the embedded pair, all of whose greedy speculative answers are compared."""
+    """A bench for the embedded pair, all of whose speculative answers are compared."""
     text = EMBEDDED_MANIFEST.read_text().replace("  pair: embedded\n", "  pair: embedded\n  parityShare: 1\n")
     assert "parityShare" in text
     made = bench(text, local_endpoints=(f"grpc://{triton_endpoint}",))
@@ -43,6 +43,26 @@ async def test_speculative_answers_of_the_real_engine_are_those_of_plain_decodin
     assert (len(pieces) > 1) == stream
     await served.counted({"checked": 1})
     assert said() == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_sampled_answers_are_compared_by_equality(served: Any, seed: int, said: Callable[[], list[str]]) -> None:
+    await served.plain.upstream.probe()  # reads the engine's fingerprint
+    body = {**BODY, "temperature": 2, "seed": seed, "stream": True}
+    await served.ask(body)
+    await served.counted({"checked": 1})
+    assert said() == []
+    completion = await complete(served, body | {"seed": seed + 1})
+    served.watch(completion, served.job(body))
+    await served.counted({"checked": 2, "mismatched": 1})
+    assert "first_difference=token " in said()[0]
+    assert served.parity.evidence() == []  # of the test by likelihood
+
+
+async def test_sampled_answers_of_a_server_without_a_fingerprint_are_not_compared(served: Any) -> None:
+    assert served.plain.upstream.fingerprint == ""  # nothing has asked for its facts
+    await served.ask({**BODY, "temperature": 1.2})
+    assert served.parity.counts() == []
 
 
 async def test_stop_strings_and_limits_are_the_same_in_the_replay(served: Any) -> None:

@@ -68,6 +68,7 @@ class Server:
     """A server without a wire. `plan` has how each next answer fails: `refuse`, `break`, or not at all."""
 
     gives_token_ids = sends_tokens = answers_probes = True
+    fingerprint = ""
 
     def __init__(self, plan: list[str]) -> None:
         self._plan = plan

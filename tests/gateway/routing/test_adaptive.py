@@ -39,7 +39,6 @@ def test_a_step_is_counted_to_verify_few_draft_tokens_of_the_maximum() -> None:
 def test_a_fixed_draft_length_is_verified_whole() -> None:
     decision = run(forecast(), health=Health())
     assert (decision.draft_length, decision.step_draft_tokens, decision.adaptive) == (4, 4, False)
-    assert run(forecast(), temperature=0.7).adaptive is False
 
 
 def test_a_maximum_below_the_counted_draft_tokens_is_counted_itself() -> None:

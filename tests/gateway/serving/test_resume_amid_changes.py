@@ -58,12 +58,14 @@ def let_go(served: Any) -> None:
 def test_stream_that_is_killed_before_it_goes_on_goes_on_plainly(
     gateway: Make, openai_server: Make, manifest_text: Make, chat: Make, keeps_its_draft: bool
 ) -> None:
-    """A sampled one, which would draft on at the server that is left."""
+    """No plain server is up at first, so that it asks one that drafts, and would go on to draft at the one left."""
     drafting, plain = [openai_server() for _ in range(3)], openai_server()
     urls = [server.url for server in drafting]
     served = gateway(manifest_text([plain.url], urls, policy=TEXT))
     with stream(served, chat(SCRIPT, stream=True, temperature=0.8), **SPECULATE) as reading:
+        plain.stop()
         held, [left] = hold(drafting)
+        plain = openai_server(plain.port)
         swap(
             served,
             manifest_text([plain.url], urls if keeps_its_draft else None, policy=f"{TEXT}, killSwitch: true"),
@@ -84,7 +86,9 @@ def test_stream_whose_pair_loses_its_draft_before_it_goes_on_goes_on_plainly(
     drafting, plain = [openai_server() for _ in range(3)], openai_server()
     served = gateway(manifest_text([plain.url], [server.url for server in drafting], policy=TEXT))
     with stream(served, chat(SCRIPT, stream=True, temperature=0.8), **SPECULATE) as reading:
+        plain.stop()
         held, [left] = hold(drafting)
+        plain = openai_server(plain.port)
         swap(served, manifest_text([plain.url], policy=TEXT), "no_draft")
         held.stop()
         text, error, done = reading.rest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import httpx
 import openai
 import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
+
+from tests.support.polling import eventually
 
 MODEL = "slipstream-embedded"
 SUMMARY = (
@@ -47,8 +50,9 @@ def streamed(chunks: Any) -> tuple[str, Any]:
 
 
 def untimed(usage: Any) -> Any:
-    """`usage` without the engine's time, which differs in each run."""
+    """`usage` without the engine's time and the random seed, which differ in each run."""
     told = usage.model_dump()
+    assert isinstance(told["slipstream"].pop("seed"), int)
     assert told["slipstream"].pop("engine_seconds") > 0.0
     return told
 
@@ -111,6 +115,43 @@ def test_seed_repeats_an_answer_and_no_seed_draws_a_new_one(gateway_url: str) ->
     )
     texts = {ask(gateway_url, **options).choices[0].message.content for _ in range(4)}
     assert len(texts) > 1
+
+
+def test_a_seed_gives_one_text_on_both_arms_at_every_draft_length(gateway_url: str) -> None:
+    options = {"temperature": 1.3, "max_tokens": 96, "seed": 7}
+    texts = {ask(gateway_url, mode=mode, **options).choices[0].message.content for mode in ("plain", "speculative")}
+    for length in (1, 3, 6):
+        messages: Any = [{"role": "user", "content": SUMMARY}]
+        headers = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": str(length)}
+        answer = client(gateway_url).chat.completions.create(
+            model=MODEL, messages=messages, extra_headers=headers, **options
+        )
+        texts.add(answer.choices[0].message.content)
+    assert len(texts) == 1
+
+
+def test_usage_has_the_seed_that_repeats_an_answer(gateway_url: str) -> None:
+    options = {"temperature": 1.3, "max_tokens": 48}
+    first = ask(gateway_url, mode="speculative", **options)
+    seed = first.usage.model_extra["slipstream"]["seed"]
+    second = ask(gateway_url, mode="plain", seed=seed, **options)
+    assert second.usage.model_extra["slipstream"]["seed"] == seed
+    assert second.choices[0].message.content == first.choices[0].message.content
+    _, usage = streamed(ask(gateway_url, seed=seed, stream=True, stream_options={"include_usage": True}, **options))
+    assert usage.model_extra["slipstream"]["seed"] == seed
+
+
+def test_fingerprint_is_that_of_the_target_on_every_endpoint_and_arm(gateway_url: str) -> None:
+    eventually(lambda: ask(gateway_url, max_tokens=1).system_fingerprint is not None, "the engine's facts")
+    found = {ask(gateway_url, mode=mode, max_tokens=2).system_fingerprint for mode in ("plain", "speculative")}
+    found |= {chunk.system_fingerprint for chunk in ask(gateway_url, max_tokens=2, stream=True)}
+    completions = client(gateway_url).completions
+    found.add(completions.create(model=MODEL, prompt="Hello", max_tokens=2).system_fingerprint)
+    found |= {
+        chunk.system_fingerprint for chunk in completions.create(model=MODEL, prompt="Hello", max_tokens=2, stream=True)
+    }
+    [fingerprint] = found
+    assert re.fullmatch("fp_[0-9a-f]{16}", fingerprint)
 
 
 @pytest.mark.parametrize("stream", [False, True])

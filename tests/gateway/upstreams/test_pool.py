@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.settings import HealthSettings
-from slipstream_gateway.upstreams.base import Upstream
+from slipstream_core.types import Capability
+from slipstream_gateway.upstreams.base import Drafting, Upstream
+from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 from slipstream_gateway.upstreams.pool import Batch, Pool, Replica
 
 
@@ -181,3 +183,45 @@ def test_only_requests_that_stand_by_themselves_count_as_standing() -> None:
     replica.release(6, 1.0)
     replica.release(4, 1.0, unconditional=True)
     assert replica.unconditional_draft_lengths == 0
+
+
+class _Describes(RefusedUpstream):
+    """A server that describes itself, and gives no answers."""
+
+    def __init__(self, drafting: Drafting, fingerprint: str = "") -> None:
+        super().__init__("of the test")
+        self._drafting = drafting
+        self.fingerprint = fingerprint
+
+    @property
+    def drafting(self) -> Drafting:
+        return self._drafting
+
+
+def described(*servers: _Describes) -> Pool:
+    return Pool([Replica(f"r{index}", server) for index, server in enumerate(servers)], clock=Clock())
+
+
+@pytest.mark.parametrize(
+    ("servers", "greedy", "sampled"),
+    [
+        ([Drafting(adaptive=True, seed_equality=True)], True, True),
+        ([Drafting(adaptive=True)], True, False),
+        ([Drafting(seed_equality=True)], False, False),
+        ([Drafting(adaptive=True, seed_equality=True), Drafting(adaptive=True)], True, False),
+        ([], False, False),
+    ],
+)
+def test_servers_choose_a_draft_length_only_if_no_token_depends_on_it(
+    servers: list[Drafting], greedy: bool, sampled: bool
+) -> None:
+    pool = described(*map(_Describes, servers))
+    assert pool.is_adaptive(Capability.GREEDY_SPECULATION) is greedy
+    assert pool.is_adaptive(Capability.SAMPLED_SPECULATION) is sampled
+
+
+@pytest.mark.parametrize(
+    ("fingerprints", "expected"), [(["fp_1", "fp_1"], "fp_1"), (["fp_1", "fp_2"], ""), (["fp_1", ""], ""), ([], "")]
+)
+def test_a_pool_has_the_fingerprint_that_all_its_servers_have(fingerprints: list[str], expected: str) -> None:
+    assert described(*(_Describes(Drafting(), found) for found in fingerprints)).fingerprint == expected

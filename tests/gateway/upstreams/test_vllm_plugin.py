@@ -42,6 +42,11 @@ def test_only_a_plugin_that_says_so_chooses_draft_lengths() -> None:
     assert drafting_of(facts(adaptive=True))[0].adaptive
 
 
+def test_acceptance_by_equality_gives_a_seed_the_same_tokens_at_every_draft_length() -> None:
+    found = [drafting_of(facts(acceptance=rule))[0].seed_equality for rule in ("equality", "rejection", "")]
+    assert found == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -21,7 +21,8 @@ _CLASSES = {(task, length): f"{task}/{length}" for task in TaskType for length i
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a route's servers: whether any server of the speculative arm can take the request. `withheld` is the
     reason why servers that are up may not; None if none is up. `longest_draft` is the maximum draft length that all of
-    them accept, None without a maximum. `adaptive`: each of them can verify fewer draft tokens than that."""
+    them accept, None without a maximum. `adaptive`: each of them can verify fewer draft tokens than that, without an
+    effect on the answer."""
 
     speculative_available: bool = True
     withheld: Withheld | None = None
@@ -109,7 +110,7 @@ def make_case(inputs: DecisionInputs) -> Case:
     shortest, longest = draft_lengths(route, spec, rule)
     if health.longest_draft is not None and health.longest_draft < longest:
         longest = health.longest_draft
-    is_adaptive = _is_adaptive(request, health, spec)
+    is_adaptive = health.adaptive and (spec is None or spec.adaptive_draft_length)
     if is_adaptive:
         shortest = longest
     features = request.features | {"n"} if request.n > 1 else request.features
@@ -143,13 +144,6 @@ def is_known(spec: SpeculationPolicySpec, profile: RequestProfile) -> bool:
 def has_fixed_draft_length(route: Route) -> bool:
     """Whether the servers always speculate with the draft length of their start, which is the pair's maximum."""
     return route.speculative is not None and not route.speculative.drafts_per_request
-
-
-def _is_adaptive(request: GenerationRequest, health: Health, spec: SpeculationPolicySpec | None) -> bool:
-    """Whether the server may choose how many draft tokens it verifies in each step. A sampled answer depends on their
-    number, and must be the same whatever else the server decodes."""
-    allowed = spec is None or spec.adaptive_draft_length
-    return health.adaptive and allowed and request.temperature <= 0
 
 
 def _output_tokens(profile: RequestProfile, forecast: Forecast | None) -> float:

@@ -23,13 +23,15 @@ _log = logging.getLogger(__name__)
 
 
 class Candidate(msgspec.Struct, kw_only=True, eq=False):
-    """An answer to replay. `since_s` is the time at which it was queued, by the loop's clock. `observation` records the
-    result of the comparison, None: it is not recorded."""
+    """An answer to replay. `by_scores`: both answers are scored, otherwise they must be equal. `since_s` is the time at
+    which it was queued, by the loop's clock. `observation` records the result of the comparison, None: it is not
+    recorded."""
 
     served: ServedRoute
     decision: Decision
     job: Job
     answer: Collector
+    by_scores: bool = False
     observation: PendingObservation | None = None
     since_s: float = 0.0
     attempts: int = 0
@@ -37,10 +39,6 @@ class Candidate(msgspec.Struct, kw_only=True, eq=False):
     @property
     def key(self) -> tuple[str, str]:
         return self.served.route.pair.metadata.key, self.decision.request_class
-
-    @property
-    def is_sampled(self) -> bool:
-        return self.job.request.temperature > 0
 
     @property
     def size_bytes(self) -> int:
@@ -55,18 +53,30 @@ def tell(candidate: Candidate, *, matched: bool) -> None:
 
 
 def comparable(served: ServedRoute, decision: Decision, request: GenerationRequest) -> bool:
-    """Whether a plain answer to `request` must be equal or, if it is sampled, have the same distribution."""
+    """Whether a plain answer to `request` must be equal or, if its comparison is `by_scores`, have the same
+    distribution."""
     return (
         decision.arm is Arm.SPECULATIVE
         and decision.reason in _CHECKED_REASONS
         and request.n == 1
-        and (request.temperature == 0 or is_scored(served, request))
+        and (not by_scores(served, request) or _can_be_scored(served, request))
         and UNREAD.isdisjoint(request.features)
         and not served.route.plain.capabilities.missing(request.features)
     )
 
 
-def is_scored(served: ServedRoute, request: GenerationRequest) -> bool:
+def by_scores(served: ServedRoute, request: GenerationRequest) -> bool:
+    """Whether answers to `request` are compared by their scores: they are sampled, and the servers of both arms do not
+    promise equal answers for equal seeds."""
+    return request.temperature > 0 and not _is_promised(served)
+
+
+def _is_promised(served: ServedRoute) -> bool:
+    fingerprint = served.plain.fingerprint
+    return bool(fingerprint) and served.speculative is not None and served.speculative.fingerprint == fingerprint
+
+
+def _can_be_scored(served: ServedRoute, request: GenerationRequest) -> bool:
     """Whether servers can score answers to `request` by token ids alone: its prompt is nothing but text."""
     own = served.route.plain.own_engine  # the contract of Slipstream's engine has no scores
     return not own and request.endpoint is not Endpoint.RESPONSES and request.features.isdisjoint(_MEDIA)
@@ -103,7 +113,7 @@ def _plain_job(candidate: Candidate, replica: Replica) -> Job:
         request_id=f"{job.request_id}-parity",
         headers=tuple((name, value) for name, value in job.headers if name == "authorization"),
         margins=True,
-        token_ids=candidate.is_sampled,
+        token_ids=candidate.by_scores,
     )
 
 

@@ -1,8 +1,8 @@
-"""The comparison of sampled answers in traffic: the scores of a pair of answers, the tests, and the effect of an alarm.
+"""The comparison of sampled answers of servers that do not promise equal answers for equal seeds: the scores of a pair
+of answers, the tests, and the effect of an alarm.
 
 The same server scores the speculative answer and its plain replay, each in one request that decodes a single token.
-Equal token ids need no scores: the replay drew the same tokens, as with an engine whose draws depend on seed and
-position alone.
+Equal token ids need no scores: the replay drew the same tokens.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Parity: a share of the speculative answers is decoded again plainly, and compared.
 
-Under greedy decoding speculation must not change an answer. Under sampling it must not change the distribution, which
-the plain arm's scores of both answers show over time (`parity.score`).
+Speculation must not change an answer: greedy answers must be equal, and sampled ones where the servers promise equal
+answers for equal seeds. Elsewhere it must not change the distribution of sampled answers, which the plain arm's scores
+of both answers show over time (`parity.score`).
 
 Replays run after the end of their request, one at a time. A replay needs a server of the plain arm to which this
 gateway sent no requests at two consecutive looks, while no request waited for a place. As soon as that server gets a
@@ -29,7 +30,7 @@ from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.observations import PendingObservation
 from slipstream_gateway.request.parity.comparison import Answer, Collector, WatchedStream, first_difference
-from slipstream_gateway.request.parity.replay import Candidate, comparable, replay, report, tell
+from slipstream_gateway.request.parity.replay import Candidate, by_scores, comparable, replay, report, tell
 from slipstream_gateway.request.parity.sampled import Distrust, SampledEvidence, SampledTests, scored_pair
 from slipstream_gateway.request.parity.score import ScoredPair
 from slipstream_gateway.upstreams.base import Completion, Job, Stream
@@ -102,14 +103,14 @@ class Parity:
     def wants_token_ids(
         self, replica: Replica, *, served: ServedRoute, decision: Decision, request: GenerationRequest, draw: float
     ) -> bool:
-        """Whether the answer from `replica` will be compared by its token ids: it is sampled, it is drawn for a
-        comparison, and a check found that the server returns ids."""
+        """Whether the comparison of the answer from `replica` needs its token ids: it is by scores, the answer is drawn
+        for a comparison, and a check found that the server returns ids."""
         policy = served.route.policy
         return (
-            request.temperature > 0
-            and replica.gives_token_ids
-            and policy is not None
+            policy is not None
             and draw < policy.spec.parity_share
+            and replica.gives_token_ids
+            and by_scores(served, request)
             and comparable(served, decision, request)
         )
 
@@ -170,7 +171,7 @@ class Parity:
         ]
 
     def evidence(self) -> list[SampledEvidence]:
-        """The state of the tests of sampled answers. May be called from any thread."""
+        """The state of the tests of scored answers. May be called from any thread."""
         return self._sampled.evidence()
 
     async def aclose(self) -> None:
@@ -195,10 +196,16 @@ class Parity:
         policy, request = served.route.policy, job.request
         if policy is None or draw >= policy.spec.parity_share or not comparable(served, decision, request):
             return None
-        if request.temperature > 0 and not job.token_ids:
+        scored = by_scores(served, request)
+        if scored and not job.token_ids:
             return None
         candidate = Candidate(
-            served=served, decision=decision, job=job, answer=Collector(stream=False), observation=observation
+            served=served,
+            decision=decision,
+            job=job,
+            answer=Collector(stream=False),
+            by_scores=scored,
+            observation=observation,
         )
         if len(request.raw) > MAX_REQUEST_BYTES:
             self._drop(candidate, "too_large")
@@ -292,10 +299,10 @@ class Parity:
         try:
             async with asyncio.timeout(self._replay_timeout_s):
                 answer = await candidate.answer.read()
-                if candidate.is_sampled:
-                    await self._check_sampled(candidate, answer, replica)
+                if candidate.by_scores:
+                    await self._check_scores(candidate, answer, replica)
                 else:
-                    await self._check_greedy(candidate, answer, replica)
+                    await self._check_equality(candidate, answer, replica)
         except Incomparable as exc:
             self._drop(candidate, exc.cause)
         except (SlipstreamError, TimeoutError) as exc:
@@ -305,7 +312,7 @@ class Parity:
             replica.release(0, time.perf_counter())
             self._fleet.leave(snapshot)
 
-    async def _check_greedy(self, candidate: Candidate, speculative: Answer, replica: Replica) -> None:
+    async def _check_equality(self, candidate: Candidate, speculative: Answer, replica: Replica) -> None:
         plain = await self._giving_way(replay(candidate, replica), replica)
         if plain is None:
             self._try_again(candidate)
@@ -315,7 +322,7 @@ class Parity:
         if difference is not None:
             report(candidate, difference, speculative, plain)
 
-    async def _check_sampled(self, candidate: Candidate, speculative: Answer, replica: Replica) -> None:
+    async def _check_scores(self, candidate: Candidate, speculative: Answer, replica: Replica) -> None:
         async def compared() -> tuple[ScoredPair | None]:
             return (await scored_pair(candidate, speculative, replica),)
 

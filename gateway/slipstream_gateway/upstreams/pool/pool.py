@@ -88,9 +88,20 @@ class Pool:
         return min(lengths, default=None)
 
     def is_adaptive(self, capability: Capability) -> bool:
-        """Whether every server with `capability` can choose the draft length of a request in each step."""
-        able = [replica for replica in self.replicas if not replica.why_withheld(capability)]
-        return bool(able) and all(replica.upstream.drafting.adaptive for replica in able)
+        """Whether every server with `capability` can choose the draft length of a request in each step, without an
+        effect on its tokens."""
+        able = [replica.upstream.drafting for replica in self.replicas if not replica.why_withheld(capability)]
+        is_free = [
+            drafting.adaptive and (drafting.seed_equality or capability is not Capability.SAMPLED_SPECULATION)
+            for drafting in able
+        ]
+        return bool(able) and all(is_free)
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of all replicas; empty if they differ, or one is unknown."""
+        found = {replica.upstream.fingerprint for replica in self.replicas}
+        return found.pop() if len(found) == 1 else ""
 
     def last_resort(self) -> Replica | None:
         """The replica whose ejection ends first, if all are ejected. None: the pool has no replicas."""

@@ -1,7 +1,7 @@
 """Cases of the benchmark, and inputs with a chosen acceptance rate.
 
-Logits are normal noise in bfloat16, shifted so that a drafted token is accepted with probability α. For one-hot drafts
-the logit of the drafted token is set. Sampled drafts come from a distribution that shares a mass of α with the target.
+Logits are normal noise in bfloat16. The logit of each drafted token is set so that the token is accepted with
+probability α: the drafts do not know the noise, so that is the token's probability in its row.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ _FAR = 16.0
 
 
 class Kind(Enum):
-    """The kind of drafts and requests to verify."""
+    """The kind of requests to verify."""
 
-    ONE_HOT = "one-hot"
+    SAMPLED = "sampled"
     GREEDY = "greedy"
-    PROBABILISTIC = "probabilistic"
     FILTERED = "top-k 50, top-p 0.95"
-    BLOCK = "block rule, probabilistic"
-    RAGGED = "one-hot, γ mixed from 0"
+    RAGGED = "sampled, γ mixed from 0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,7 @@ class Case:
     draft_tokens: int
     vocabulary: int
     acceptance: float
-    kind: Kind = Kind.ONE_HOT
+    kind: Kind = Kind.SAMPLED
 
     @property
     def lengths(self) -> list[int]:
@@ -58,21 +56,13 @@ class Case:
         return sum(self.lengths) + self.requests
 
     @property
-    def has_draft_logits(self) -> bool:
-        return self.kind in (Kind.PROBABILISTIC, Kind.BLOCK)
-
-    @property
     def all_rows_bytes(self) -> int:
-        """Bytes of all logits, the draft's included."""
-        rows = self.rows + (sum(self.lengths) if self.has_draft_logits else 0)
-        return rows * self.vocabulary * _LOGIT_BYTES
+        """Bytes of all logits."""
+        return self.rows * self.vocabulary * _LOGIT_BYTES
 
     def needed_bytes(self, accepted: Sequence[int]) -> int:
         """Bytes of logits that the answer depends on, where request i accepts `accepted[i]` tokens."""
-        rows = sum(count + 1 for count in accepted)
-        if self.has_draft_logits:
-            rows += sum(min(count + 1, length) for count, length in zip(accepted, self.lengths, strict=True))
-        return rows * self.vocabulary * _LOGIT_BYTES
+        return sum(count + 1 for count in accepted) * self.vocabulary * _LOGIT_BYTES
 
     def __str__(self) -> str:
         return (
@@ -88,11 +78,9 @@ class Inputs:
     target_logits: Tensor
     draft_token_ids: Tensor
     draft_lengths: Tensor
-    draft_logits: Tensor | None
     sampling: SamplingBatch
     positions: Tensor
     row_start: Tensor | None = None
-    block_verification: bool = False
 
 
 def grid(*, quick: bool) -> Iterator[Case]:
@@ -106,7 +94,7 @@ def grid(*, quick: bool) -> Iterator[Case]:
         yield from (replace(case, acceptance=acceptance) for acceptance in (0.5, 0.9))
         yield from (replace(case, draft_tokens=gamma) for gamma in (3, 7))
         for kind in Kind:
-            if kind is not Kind.ONE_HOT:
+            if kind is not Kind.SAMPLED:
                 yield replace(case, kind=kind, draft_tokens=7 if kind is Kind.RAGGED else 4)
 
 
@@ -122,22 +110,16 @@ def inputs(case: Case, number: int, device: torch.device | str) -> Inputs:
     ids = torch.randint(case.vocabulary, shape, generator=generator, device=device)
     logits = torch.empty(case.rows, case.vocabulary, dtype=torch.bfloat16, device=device)
     logits.normal_(0.0, _SPREAD, generator=generator)
-    draft_logits = None
-    if case.has_draft_logits:
-        ids, draft_logits = _shift_apart(logits, shape, case.acceptance, generator)
-    else:
-        valid = torch.arange(case.draft_tokens, device=device) < lengths[:, None]
-        _favour(logits, ids, valid, case, generator)
+    valid = torch.arange(case.draft_tokens, device=device) < lengths[:, None]
+    _favour(logits, ids, valid, case, generator)
     first = 10_007 * number
     return Inputs(
         target_logits=logits,
         draft_token_ids=ids,
         draft_lengths=lengths,
-        draft_logits=draft_logits,
         sampling=_sampling(case, first, device),
         positions=torch.arange(case.requests, device=device) * 17 + first,
         row_start=(lengths + 1).cumsum(0) - lengths - 1,
-        block_verification=case.kind is Kind.BLOCK,
     )
 
 
@@ -168,24 +150,3 @@ def _favour(logits: Tensor, ids: Tensor, valid: Tensor, case: Case, generator: t
     for row_block, id_block in zip(rows.split(256), chosen.split(256), strict=True):
         others = logits[row_block].float().logsumexp(-1)
         logits[row_block, id_block] = (others + odds).to(logits.dtype)
-
-
-def _shift_apart(
-    logits: Tensor, shape: tuple[int, int], acceptance: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Sampled drafts (ids [B, K], logits [B, K, V]) whose distribution shares `acceptance` of the target's mass.
-
-    Half of the vocabulary gains s in the target and loses s in the draft, so the overlap is 2 / (1 + exp(s)).
-    """
-    requests, steps = shape
-    by_request = logits.view(requests, steps + 1, -1)
-    half = logits.size(-1) // 2
-    shift = math.log(2 / acceptance - 1)
-    draft_logits = by_request[:, :-1].clone()
-    by_request[..., :half] += shift
-    draft_logits[..., :half] -= shift
-    ids = torch.empty(shape, dtype=torch.int64, device=logits.device)
-    for step in range(steps):
-        noise = torch.empty(requests, logits.size(-1), device=logits.device).exponential_(generator=generator)
-        ids[:, step] = (draft_logits[:, step].float() - noise.log_()).argmax(-1)
-    return ids, draft_logits

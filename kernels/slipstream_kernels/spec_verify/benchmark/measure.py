@@ -32,7 +32,7 @@ class Row:
     accepted: float
     """Mean number of accepted tokens per request."""
     needed_bytes: float
-    """Bytes of logits that one call must read: the rows up to each request's first rejection."""
+    """Bytes of logits that one call must read: the rows up to the end of each request."""
     kernel: Time
     all_rows: Time | None = None
     """The kernel with its early exit turned off."""
@@ -74,7 +74,7 @@ def measure(
     for case in cases:
         sets = input_sets(case, rotated_bytes, device)
         row = _time_kernel(case, sets, timer)
-        if case.kind is Kind.ONE_HOT:
+        if case.kind is Kind.SAMPLED:
             row = replace(row, eager=_baseline(run, "eager PyTorch", case, sets, eager, timer))
             if case.requests in compiled_requests:
                 torch.compiler.reset()
@@ -98,11 +98,9 @@ def kernel_call(given: Inputs, config: LaunchConfig | None = None, workspace: Wo
         given.target_logits,
         given.draft_token_ids,
         given.draft_lengths,
-        given.draft_logits,
         given.sampling,
         given.positions,
         row_start=given.row_start,
-        block_verification=given.block_verification,
         workspace=workspace,
         config=config,
     )
@@ -114,15 +112,13 @@ def workspace_of(case: Case, device: str) -> Workspace:
         case.requests,
         case.draft_tokens,
         case.vocabulary,
-        draft_vocabulary=case.vocabulary if case.has_draft_logits else 0,
         filters=case.kind is Kind.FILTERED,
-        block_verification=case.kind is Kind.BLOCK,
         device=device,
     )
 
 
 def eager(target_logits: Tensor, draft_ids: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """Verify one-hot drafts in plain PyTorch, after the layout of vLLM's V1 sampler.
+    """Rejection sampling of one-hot drafts in plain PyTorch, after the layout of vLLM's V1 sampler.
 
     Computes float32 probabilities of every row, a recovered token for every drafted position (argmax of probability
     over exponential noise, one row of noise per request) and a bonus token for every request, used or not.
@@ -161,7 +157,7 @@ def _time_kernel(case: Case, sets: Sequence[Inputs], timer: Timer) -> Row:
         needed_bytes=sum(case.needed_bytes(count) for count in counts) / len(counts),
         kernel=timer.time([partial(kernel_call, given, None, workspace) for given in sets]),
     )
-    if case.kind is not Kind.ONE_HOT:
+    if case.kind is not Kind.SAMPLED:
         return row
     config = replace(default_config(case.requests, case.vocabulary), lazy=False)
     for given, result in zip(sets, results, strict=True):

@@ -1,8 +1,7 @@
-"""The verification rule in float64: distance of a result from the decisions that its random numbers imply.
+"""The verification rule in float64: how far each token of a result is from winning its draw.
 
-This code shares nothing with the PyTorch implementation. It samples nothing; for each decision in a result it computes
-how far the random number would have to move to make that decision correct. A correct decision has distance 0. A
-decision within rounding error of a boundary has a distance of about that error.
+This code shares only the noise with the PyTorch implementation. A token that wins all three races of its draw has
+distance 0. A token that loses a race by rounding has a distance of about the rounding error.
 """
 
 from __future__ import annotations
@@ -11,14 +10,17 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from slipstream_kernels.counter_random import Purpose, uniform
+from slipstream_kernels.counter_random import exponentials
+from slipstream_kernels.sampling import GROUP, TILE
 from slipstream_kernels.spec_verify.benchmark.cases import Inputs
 from slipstream_kernels.spec_verify.result import PADDING, Verification
 
 
 def distance(given: Inputs, result: Verification, request: int) -> float:
-    """The largest such distance, as a probability. Infinite where no random number gives the result.
+    """The largest share of a winner's ratio that one of the request's tokens lacks. Infinite if the result is not of
+    the form that the rule gives: accepted drafted tokens, then one more token, which differs from the next drafted one.
 
     For requests with a temperature above 0, without filters and with finite logits.
     """
@@ -29,49 +31,28 @@ def distance(given: Inputs, result: Verification, request: int) -> float:
     counted = (int(result.accepted[request]), int(result.lengths[request])) == (accepted, accepted + 1)
     if not (tidy and counted and 0 <= accepted <= len(drafted) and emitted[:-1] == drafted[:accepted]):
         return math.inf
-    worst = 0.0
-    for step, token in enumerate(drafted[: accepted + 1]):
-        missing = _chance(given, request, step, token) - _random(given, request, step, Purpose.ACCEPT)
-        worst = max(worst, missing if step == accepted else -missing)
-    return max(worst, _distance_of_draw(given, request, drafted, accepted, emitted[-1]))
-
-
-def _chance(given: Inputs, request: int, step: int, token: int) -> float:
-    """The acceptance probability p / q of a drafted token."""
-    p = _target(given, request, step)[token]
-    q = 1.0 if given.draft_logits is None else _draft(given, request, step)[token]
-    return min(float(p / q), 1.0)
-
-
-def _distance_of_draw(given: Inputs, request: int, drafted: list[int], accepted: int, token: int) -> float:
-    weights = _target(given, request, accepted)
-    purpose = Purpose.TARGET
-    if accepted < len(drafted):
-        purpose = Purpose.RESIDUAL
-        if given.draft_logits is None:
-            weights[drafted[accepted]] = 0.0
-        else:
-            weights = (weights - _draft(given, request, accepted)).clamp_(min=0.0)
-    if weights[token] == 0:
+    if emitted[-1] in drafted[accepted : accepted + 1]:
         return math.inf
-    cdf = weights.cumsum(0) / weights.sum()
-    below = float(cdf[token - 1]) if token else 0.0
-    drawn = _random(given, request, accepted, purpose)
-    return max(below - drawn, drawn - float(cdf[token]), 0.0)
+    return max(_lacking(given, request, step, token) for step, token in enumerate(emitted))
+
+
+def _lacking(given: Inputs, request: int, step: int, token: int) -> float:
+    """The largest share of a winner's ratio that `token` lacks in a race of its row's draw."""
+    probs = _target(given, request, step).cpu()
+    weights = pad(probs, (0, -probs.numel() % TILE)).view(-1, GROUP, GROUP)
+    seed, position = given.sampling.seed[request : request + 1], given.positions[request : request + 1] + step
+    noise = torch.as_tensor(exponentials(seed.cpu(), position.cpu(), 2 * GROUP + len(weights)))[0]
+    tile, group, place = token // TILE, token // GROUP % GROUP, token % GROUP
+    races = (
+        (weights.sum((1, 2)), noise[2 * GROUP :], tile),
+        (weights[tile].sum(1), noise[GROUP : 2 * GROUP], group),
+        (weights[tile, group], noise[:GROUP], place),
+    )
+    ratios = [(sums / times, chosen) for sums, times, chosen in races]
+    return max(1 - float(ratio[chosen] / ratio.max()) for ratio, chosen in ratios)
 
 
 def _target(given: Inputs, request: int, step: int) -> Tensor:
-    """p of a request's row `step`: float64 [V]."""
+    """The distribution of a request's row `step`: float64 [V]."""
     first = int((given.draft_lengths[:request] + 1).sum())
     return (given.target_logits[first + step].double() / given.sampling.temperature[request]).softmax(-1)
-
-
-def _draft(given: Inputs, request: int, step: int) -> Tensor:
-    """q of a request's drafted token `step`: float64 [V]."""
-    assert given.draft_logits is not None
-    return given.draft_logits[request, step].double().softmax(-1)
-
-
-def _random(given: Inputs, request: int, step: int, purpose: Purpose) -> float:
-    at = torch.stack((given.sampling.seed[request], given.positions[request] + step)).cpu()
-    return float(uniform(at[0], at[1], purpose))
