@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from slipstream_engine.errors import RequestError
 from slipstream_engine.model import Model
-from slipstream_engine.step_batch import Span, layout
+from slipstream_engine.step_batch import Span
 from slipstream_engine.tokenizer import Tokenizer
 from torch import Tensor
 
@@ -80,7 +80,7 @@ class Decoder:
 
     def _forward(self, spans: list[Span], ids: list[int]) -> Tensor:
         target = self._target
-        batch = layout(spans, target.context_tokens, target.device, target.dtype)
+        batch = target.layout(spans)
         return target.forward(torch.tensor(ids), batch, self._cache)
 
     def _append(self, answers: list[Answer], hidden: Tensor, counts: list[int]) -> None:

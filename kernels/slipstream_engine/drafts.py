@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from slipstream_engine.model import Model
-from slipstream_engine.step_batch import Span, layout
+from slipstream_engine.step_batch import Span
 
 LONGEST_EVIDENCE = 16
 
@@ -153,7 +153,7 @@ class ModelDrafts:
     def _forward(self, spans: list[Span], tokens: list[int]) -> Tensor:
         model = self._model
         self._note_written(spans)
-        batch = layout(spans, model.context_tokens, model.device, model.dtype)
+        batch = model.layout(spans)
         token_ids = torch.tensor(tokens, device=model.device)
         if self._clamp:
             # The target has more padding rows than the draft. Any known id works, because drafts may be wrong.

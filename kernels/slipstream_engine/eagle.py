@@ -25,7 +25,7 @@ from slipstream_engine.draft_compatibility import check_eagle_head
 from slipstream_engine.drafts import DraftRow, Drafts, ModelDrafts
 from slipstream_engine.errors import CheckpointError
 from slipstream_engine.model import Model
-from slipstream_engine.step_batch import Span, StepBatch, layout
+from slipstream_engine.step_batch import Span, StepBatch
 
 TOKEN_IDS_FILE = "draft_token_ids.json"
 
@@ -108,7 +108,7 @@ class EagleDrafts(ModelDrafts):
         model = self._head.layers
         features = torch.cat([self._features(span) for span in spans])
         self._note_written(spans)
-        batch = layout(spans, model.context_tokens, model.device, model.dtype)
+        batch = model.layout(spans)
         return self._head.forward(torch.tensor(tokens, device=model.device), features, batch, self._cache)
 
     def _features(self, span: Span) -> Tensor:

@@ -28,7 +28,7 @@ from slipstream_engine.engine_time import EngineTime
 from slipstream_engine.model import Model
 from slipstream_engine.request_checks import check_request
 from slipstream_engine.sequence import Sequence
-from slipstream_engine.step_batch import Span, layout
+from slipstream_engine.step_batch import Span
 from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.types import Chunk, GenerationRequest
 
@@ -270,7 +270,7 @@ class Engine:
 
     def _forward(self, spans: list[Span], token_ids: list[int]) -> Tensor:
         target = self._target
-        batch = layout(spans, target.context_tokens, target.device, target.dtype)
+        batch = target.layout(spans)
         return target.forward(torch.tensor(token_ids, device=target.device), batch, self._cache)
 
     def _verify(self, hidden: Tensor, sequences: Sequence_[Sequence], drafts: Drafts) -> list[_Emitted]:

@@ -6,7 +6,7 @@ attention), with Qwen2's biases and Qwen3's query and key norms if configured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -17,7 +17,9 @@ from slipstream_engine.cache import SlotCache
 from slipstream_engine.checkpoint import LayerWeights, ModelWeights, load_weights
 from slipstream_engine.config import ModelConfig, load_config
 from slipstream_engine.rope import apply_rotation, rotations
-from slipstream_engine.step_batch import StepBatch
+from slipstream_engine.step_batch import Part, Span, StepBatch, layout
+
+Attend = Callable[[int, Tensor], Tensor]
 
 
 class Model:
@@ -63,6 +65,11 @@ class Model:
         """An empty cache for `slots` requests of this model."""
         return SlotCache(self.config, slots, self.context_tokens, self.device, self.dtype)
 
+    def layout(self, spans: Sequence[Span]) -> StepBatch:
+        """The layout of `spans` (one per slot, slots ascending) for one pass of this model."""
+        features = self.config.heads * self.config.head_dim
+        return layout(spans, self.context_tokens, self.device, self.dtype, features)
+
     def forward(self, token_ids: Tensor, batch: StepBatch, cache: SlotCache) -> Tensor:
         """Run `token_ids` [T] i64, laid out by `batch`; writes their keys and values into `cache`.
 
@@ -78,11 +85,11 @@ class Model:
     def run(self, hidden: Tensor, batch: StepBatch, cache: SlotCache) -> Tensor:
         """The layers alone: their output [T, hidden] for their input `hidden` [T, hidden]."""
         rotation = self._rotations[batch.positions]
-        mask = _group_mask(batch, self.config.heads // self.config.kv_heads)
+        attend = self._attention(batch, cache)
         for index, layer in enumerate(self._weights.layers):
             x = hidden if layer.attention_norm is None else self._norm(hidden, layer.attention_norm)
             queries = self._project(index, layer, x, rotation, batch, cache)
-            mixed = self._attend(index, queries, mask, batch, cache)
+            mixed = attend(index, queries)
             hidden = _add_linear(hidden, mixed, layer.output, layer.output_bias)
             gate, up = functional.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up, layer.gate_up_bias).chunk(
                 2, dim=-1
@@ -120,12 +127,36 @@ class Model:
         cache.write(index, batch.cache_rows, keys, qkv[:, heads + kv_heads :])
         return queries
 
-    def _attend(self, index: int, queries: Tensor, mask: Tensor | None, batch: StepBatch, cache: SlotCache) -> Tensor:
-        """Attention of `queries` [T, heads, head_dim] over the cached positions: [T, heads * head_dim]."""
-        keys, values = cache.read(index, batch.first_slot, batch.slots, batch.length)
-        grouped = _group(queries, batch, self.config.kv_heads)
-        mixed = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
-        return _ungroup(mixed, batch, self.config.heads)
+    def _attention(self, batch: StepBatch, cache: SlotCache) -> Attend:
+        """Attention of a layer's queries [T, heads, head_dim] over the cached positions: [T, heads * head_dim]."""
+        kv_heads = self.config.kv_heads
+        groups = self.config.heads // kv_heads
+        if batch.parts:
+            parts = [part._replace(mask=_group_mask(part.mask, groups)) for part in batch.parts]
+            return lambda layer, queries: _attend_parts(layer, queries, parts, kv_heads, cache)
+        mask = _group_mask(batch.mask, groups)
+
+        def attend(layer: int, queries: Tensor) -> Tensor:
+            keys, values = cache.read(layer, batch.first_slot, batch.slots, batch.length)
+            grouped = _group(queries, batch, kv_heads)
+            mixed = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+            return _ungroup(mixed, batch, self.config.heads)
+
+        return attend
+
+
+def _attend_parts(layer: int, queries: Tensor, parts: Sequence[Part], kv_heads: int, cache: SlotCache) -> Tensor:
+    """Attention of one request after the other: [T, heads * head_dim]."""
+    _, heads, dim = queries.shape
+    mixed = torch.empty_like(queries)
+    for begin, end, slot, length, mask in parts:
+        keys, values = cache.read(layer, slot, 1, length)
+        own = (
+            queries[begin:end].view(-1, kv_heads, heads // kv_heads, dim).transpose(0, 1).reshape(1, kv_heads, -1, dim)
+        )
+        found = functional.scaled_dot_product_attention(own, keys, values, attn_mask=mask)
+        mixed[begin:end] = found.view(kv_heads, end - begin, -1, dim).transpose(0, 1).reshape(-1, heads, dim)
+    return mixed.view(-1, heads * dim)
 
 
 def _add_linear(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -152,8 +183,6 @@ def _ungroup(mixed: Tensor, batch: StepBatch, heads: int) -> Tensor:
     return rows if batch.padded_rows is None else rows[batch.padded_rows]
 
 
-def _group_mask(batch: StepBatch, groups: int) -> Tensor | None:
+def _group_mask(mask: Tensor | None, groups: int) -> Tensor | None:
     """The mask of `_group`'s rows: each token's row is repeated for every query head of a group."""
-    if batch.mask is None or groups == 1:
-        return batch.mask
-    return batch.mask.repeat_interleave(groups, dim=2)
+    return mask if mask is None or groups == 1 else mask.repeat_interleave(groups, dim=2)

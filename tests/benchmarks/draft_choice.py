@@ -19,7 +19,7 @@ from slipstream_engine.engine import Engine
 from slipstream_engine.loading import load_engine
 from slipstream_engine.model import Model
 from slipstream_engine.settings import EngineSettings, resolve_source
-from slipstream_engine.step_batch import Span, layout
+from slipstream_engine.step_batch import Span
 from slipstream_engine.types import GenerationRequest, SamplingParams
 from slipstream_kernels import SamplingBatch, sample
 
@@ -78,7 +78,7 @@ def _counted(engine: Engine, draft: Model, answers: int, temperature: float) -> 
 @torch.inference_mode()
 def _compared(draft: Model, request: GenerationRequest, answer: list[int]) -> Counts:
     start, tokens = len(request.prompt_ids), [*request.prompt_ids, *answer]
-    batch = layout([Span(0, 0, len(tokens) - 1)], draft.context_tokens, draft.device, draft.dtype)
+    batch = draft.layout([Span(0, 0, len(tokens) - 1)])
     hidden = draft.forward(torch.tensor(tokens[:-1]), batch, draft.new_cache(1))
     logits, target = draft.logits(hidden[start - 1 :]), torch.tensor(answer)
     count, sampling = len(answer), request.sampling

@@ -16,7 +16,7 @@ from slipstream_engine.engine import Engine
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
 from slipstream_engine.model import Model
 from slipstream_engine.preflight import compare
-from slipstream_engine.step_batch import Span, layout
+from slipstream_engine.step_batch import Span
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
@@ -35,7 +35,7 @@ def target(pair_folder: Path) -> Model:
 
 
 def _hidden(target: Model, tokens: list[int]) -> Tensor:
-    batch = layout([Span(0, 0, len(tokens))], target.context_tokens, CPU, torch.float32)
+    batch = target.layout([Span(0, 0, len(tokens))])
     return target.forward(torch.tensor(tokens), batch, target.new_cache(1))
 
 

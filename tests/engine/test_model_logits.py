@@ -11,7 +11,7 @@ from slipstream_engine.checkpoint import load_weights
 from slipstream_engine.config import load_config
 from slipstream_engine.errors import CheckpointError
 from slipstream_engine.model import Model
-from slipstream_engine.step_batch import Span, layout
+from slipstream_engine.step_batch import Span
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 SIZES: dict[str, Any] = {
@@ -82,7 +82,7 @@ def _load(folder: Path) -> Model:
 
 
 def _run(model: Model, cache: Any, spans: list[Span], ids: list[list[int]]) -> list[torch.Tensor]:
-    batch = layout(spans, model.context_tokens, CPU, model.dtype)
+    batch = model.layout(spans)
     with torch.no_grad():
         hidden = model.forward(torch.tensor([token for row in ids for token in row]), batch, cache)
         return list(model.logits(hidden).split([span.tokens for span in spans]))
@@ -94,6 +94,27 @@ def test_whole_prompt_gives_transformers_logits(reference: tuple[Any, Path]) -> 
     model = _load(folder)
     (logits,) = _run(model, model.new_cache(1), [Span(0, 0, len(ids))], [ids])
     torch.testing.assert_close(logits, _expected(theirs, ids), rtol=1e-4, atol=1e-4)
+
+
+def test_requests_of_unlike_sizes_give_transformers_logits(reference: tuple[Any, Path]) -> None:
+    """Padding all of them to the longest text would cost more than attention for one request at a time."""
+    theirs, folder = reference
+    generator = torch.Generator().manual_seed(3)
+    a, b = (torch.randint(3, 97, (count,), generator=generator).tolist() for count in (240, 23))
+    model = _load(folder)
+    cache = model.new_cache(3)
+    _run(model, cache, [Span(0, 0, 120)], [a[:120]])
+    _run(model, cache, [Span(2, 0, 20)], [b[:20]])
+    spans = [Span(0, 120, 120), Span(2, 20, 3)]
+    assert model.layout(spans).parts
+    rows_a, rows_b = _run(model, cache, spans, [a[120:], b[20:]])
+    torch.testing.assert_close(rows_a, _expected(theirs, a)[120:], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(rows_b, _expected(theirs, b)[20:], rtol=1e-4, atol=1e-4)
+
+
+def test_requests_alike_share_one_call_of_attention(reference: tuple[Any, Path]) -> None:
+    model = _load(reference[1])
+    assert not model.layout([Span(slot, 100, 2) for slot in range(4)]).parts
 
 
 def test_chunks_and_ragged_neighbours_give_transformers_logits(reference: tuple[Any, Path]) -> None:
