@@ -11,7 +11,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slipstream_engine.drafts import DraftRow, PromptLookup
-from slipstream_kernels import SamplingBatch
 from slipstream_kernels.ngram_lookup import NgramWorkspace, ngram_lookup
 
 UNTOUCHED = 2**30
@@ -42,7 +41,7 @@ def by_index(rows: list[list[int]], most: list[int], min_ngram: int, max_ngram: 
     sized = type("Sized", (PromptLookup,), {"longest": max_ngram, "shortest": min_ngram})
     source = sized(len(rows), torch.device("cpu"))
     asked = [DraftRow(slot, row, count) for slot, (row, count) in enumerate(zip(rows, most, strict=True))]
-    found = source.propose(asked, SamplingBatch.of(*[[0] * len(rows)] * 4))
+    found = source.propose(asked)
     return [ids[:length] for ids, length in zip(found.token_ids.tolist(), found.lengths, strict=True)]
 
 
