@@ -47,5 +47,5 @@ def fingerprint_of(target: Model, *, checkpoint: Path, tokenizer: Path) -> str:
 
 def _sample(tensor: Tensor) -> bytes:
     values = tensor.detach().reshape(-1)
-    chosen = values[:: max(1, values.numel() // _SAMPLED_VALUES)].contiguous().cpu()
+    chosen = values[:: max(1, -(-values.numel() // _SAMPLED_VALUES))].contiguous().cpu()
     return chosen.view(torch.uint8).numpy().tobytes()
