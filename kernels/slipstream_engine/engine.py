@@ -32,6 +32,7 @@ from slipstream_engine.step_batch import Span
 from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.types import Chunk, GenerationRequest
 
+_SMOOTHING = 0.05  # weight of a new step in the mean number of tokens per step
 _NO_OFFER = Offer([], copied=True)
 NOT_FINITE = "the model produced logits that are not finite numbers"
 
@@ -47,8 +48,8 @@ class Engine:
     """Decodes requests with one target and one draft source. Not thread-safe: `EngineService` owns the thread.
 
     `max_draft_tokens` caps the draft length of a request, `max_waiting` bounds the queue, and `prefill_chunk_tokens`
-    limits the prompt tokens per step while other requests stream. `verify_backend` is passed to `verify`. `fingerprint`
-    is that of `fingerprint_of`.
+    limits the prompt tokens that are read for each output token of the other requests' streams. `verify_backend` is
+    passed to `verify`. `fingerprint` is that of `fingerprint_of`.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Engine:
         self._pool = SlotPool(slots)
         self._engine_time = EngineTime(target.device)
         self._draft_rows = DraftRows()
+        self._tokens_per_step = 1.0  # of a request that decodes, smoothed
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # slots ascending
         self._arrivals = itertools.count()
@@ -176,8 +178,12 @@ class Engine:
             self._draft_source.release(sequence.slot)
 
     def _prefill(self, *, stream_on: bool) -> list[Chunk]:
-        """Prefill waiting prompts, oldest first, up to the token budget of one step."""
-        budget = self._prefill_chunk_tokens * (1 if stream_on else 4)
+        """Prefill waiting prompts, oldest first, up to the token budget of one step.
+
+        Steps that verify draft tokens are fewer and longer. Their budget is greater, so that a stream still waits for
+        as many prompt tokens per output token, and prompts do not wait longer.
+        """
+        budget = int(self._prefill_chunk_tokens * (self._tokens_per_step if stream_on else 4))
         chunks = []
         for sequence, share in _shares([s for s in self._running if not s.prefilled], budget):
             start, end = sequence.cached, sequence.cached + share
@@ -224,6 +230,8 @@ class Engine:
                 own = kept(own)
             sequence.log_odds[offer.copied] = own
             chunks.append(sequence.step(ids, count, gaps))
+        tokens_per_step = sum(len(ids) for ids, _ in emitted) / len(emitted)
+        self._tokens_per_step += _SMOOTHING * (tokens_per_step - self._tokens_per_step)
         self._note_times(drafts.lengths, offers, drafted_s - began_s, time.perf_counter() - drafted_s)
         return chunks
 

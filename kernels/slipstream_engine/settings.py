@@ -28,9 +28,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `tokenizer` and `draft_tokenizer` are tokenizer folders outside the checkpoint. If the draft's tokenizer differs
     from the target's, `on_draft_mismatch` "plain" logs a warning and decodes every request without drafts; "refuse"
     loads nothing. Up to `max_slots` requests decode together, and `max_waiting` more may queue. `prefill_chunk_tokens`
-    limits the prompt tokens per step while other requests stream. `context_tokens` None uses the target's maximum;
-    `threads` None keeps PyTorch's default. Out-of-range values raise `msgspec.ValidationError` on conversion, and a
-    missing folder raises `CheckpointError`.
+    limits the prompt tokens that are read for each output token of the other requests' streams. `context_tokens` None
+    uses the target's maximum; `threads` None keeps PyTorch's default. Out-of-range values raise
+    `msgspec.ValidationError` on conversion, and a missing folder raises `CheckpointError`.
     """
 
     target: str
