@@ -51,7 +51,7 @@ class Exchange:
     """The state of one request. `headers` are those of the request, names in lower case, with pseudo-headers.
 
     `request_mode` and `response_mode` are Envoy's. The methods are called in this order: `read_body`, then either
-    `go_on`, which leaves the rest to Envoy, or those of ASGI and of `Carrier`.
+    `go_on`, which leaves the rest to Envoy, or those of ASGI and of `Carrier`. `go_on` may also be the first.
     """
 
     def __init__(
@@ -66,10 +66,11 @@ class Exchange:
         self.headers = headers
         self._messages = messages
         self._has_body = has_body
-        self._is_duplex = request_mode == _DUPLEX
+        self._request_mode = request_mode
         self._response_mode = response_mode
         self._gone = asyncio.get_running_loop().create_future()
         self._body = b""
+        self._is_read = not has_body
         self._is_received = False
         self._announced: Headers = []
         self._decision: Decision | None = None
@@ -82,7 +83,7 @@ class Exchange:
         """The request's body, or its beginning if it has more than `limit_bytes`."""
         if not self._has_body:
             return b""
-        if not self._is_duplex:
+        if self._request_mode != _DUPLEX:
             await self._messages.write(_answer("request_headers", CommonResponse()))
         parts, total = [], 0
         while total <= limit_bytes:
@@ -94,12 +95,15 @@ class Exchange:
             if message.request_body.end_of_stream:
                 break
         self._body = b"".join(parts)
+        self._is_read = True
         return self._body
 
     async def go_on(self, *, hand_over: bool) -> None:
         """Leaves the request to Envoy unchanged. `hand_over` asks it to send the request to the gateway itself."""
         metadata = {"slipstream": {HAND_OVER: "gateway"}} if hand_over else {}
         await self._send_request(HeaderMutation(), self._body, metadata)
+        if _DUPLEX in (self._request_mode, self._response_mode):
+            await _echo(self._messages)
 
     # ASGI
 
@@ -166,13 +170,13 @@ class Exchange:
         if body:
             mutation.set_headers.append(_header("content-length", b"%d" % len(body)))
         head = CommonResponse(header_mutation=mutation, clear_route_cache=True)
-        is_apart = not self._has_body or self._is_duplex
-        if not is_apart:
+        is_whole = self._has_body and self._is_read and self._request_mode != _DUPLEX
+        if is_whole:
             head.body_mutation.body = body
-        answer = _answer("request_headers" if is_apart else "request_body", head)
+        answer = _answer("request_body" if is_whole else "request_headers", head)
         answer.dynamic_metadata.update(metadata)
         await self._messages.write(answer)
-        if self._has_body and self._is_duplex:
+        if self._has_body and self._is_read and not is_whole:
             await _send_pieces(self._messages, "request_body", body, is_last=True)
 
     async def _next(self) -> Any:
@@ -210,20 +214,14 @@ class Response:
 
     async def begin(self) -> None:
         """Answers the head, unless the answer can wait until the body is known."""
-        if self.status != 200:
-            await self._send_head(_mutation_of(self._announced), None if self._is_duplex else BodySendMode.NONE)
-            if self._is_duplex and not self._ended:
-                await self._pass_on()
+        if self.status != 200 and self._is_duplex:
+            await self._send_head(_mutation_of(self._announced), None)
+            await _echo(self._messages)
+        elif self.status != 200:
+            await self._send_head(_mutation_of(self._announced), BodySendMode.NONE)
         elif not self._is_duplex:
             mode = None if self._is_stream else BodySendMode.BUFFERED
             await self._send_head(_mutation_of(self._announced), mode)
-
-    async def _pass_on(self) -> None:
-        """Sends the body back as it comes: in this mode Envoy keeps none."""
-        while not self._ended:
-            message = await self._read()
-            body, self._ended = message.response_body.body, _is_last(message)
-            await _send_pieces(self._messages, "response_body", body, is_last=self._ended)
 
     async def readany(self) -> bytes:
         if self.status != 200:
@@ -279,12 +277,28 @@ class Response:
 
     async def _send_head(self, mutation: Any, mode: BodySendMode | None) -> None:
         self._is_begun = True
-        if self.status == 200:
+        if self.status == 200 and mode is not BodySendMode.NONE:
             mutation.remove_headers.append("content-length")
         answer = _answer("response_headers", CommonResponse(header_mutation=mutation))
         if mode is not None:
             answer.mode_override.response_body_mode = mode
         await self._messages.write(answer)
+
+
+async def _echo(messages: Messages) -> None:
+    """Sends everything back as it comes. Envoy keeps no part of a body that it has sent in full duplex, and the response
+    may have begun before Envoy learns that the stream has ended."""
+    while (message := await messages.read()) is not None:
+        kind = message.WhichOneof("request")
+        if kind.endswith("_body"):
+            part = getattr(message, kind)
+            await _send_pieces(messages, kind, part.body, is_last=part.end_of_stream)
+        elif kind.endswith("_headers"):
+            await messages.write(_answer(kind, CommonResponse()))
+        else:
+            answer = ProcessingResponse()
+            getattr(answer, kind).SetInParent()
+            await messages.write(answer)
 
 
 def _is_last(message: Any) -> bool:

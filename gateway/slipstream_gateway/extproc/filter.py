@@ -56,9 +56,6 @@ class ExternalProcessor:
         head = first.request_headers
         headers = [(header.key.encode(), header.raw_value or header.value.encode()) for header in head.headers.headers]
         scope = _scope(headers)
-        endpoint = self._endpoints.get(scope["path"])
-        if endpoint is None or scope["method"] != "POST":
-            return
         exchange = Exchange(
             messages,
             headers,
@@ -66,6 +63,10 @@ class ExternalProcessor:
             request_mode=_request_mode(first),
             response_mode=_response_mode(first),
         )
+        endpoint = self._endpoints.get(scope["path"]) if scope["method"] == "POST" else None
+        if endpoint is None:
+            await exchange.go_on(hand_over=False)
+            return
         carried = self._carried_by(await exchange.read_body(self._max_body_bytes))
         if not carried:
             await exchange.go_on(hand_over=carried is False)

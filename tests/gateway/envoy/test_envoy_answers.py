@@ -101,6 +101,7 @@ def test_a_body_above_the_limit_is_refused_with_the_limit(path: Path_) -> None:
 
 def test_a_model_that_is_not_in_the_manifest_is_left_to_envoy(path: Path_) -> None:
     found = post(path, {**chat("tokens=2"), "model": "someone-elses"})
+    assert found.status_code == 200, (found.status_code, found.text, path.envoy.log.read_text(), path.plain.requests)
     assert found.json()["choices"][0]["message"]["content"] == "word word "
     assert "x-slipstream-arm" not in found.headers
     assert path.plain.requests[0]["model"] == "someone-elses"
@@ -108,6 +109,10 @@ def test_a_model_that_is_not_in_the_manifest_is_left_to_envoy(path: Path_) -> No
 
 def test_other_paths_are_left_to_envoy(path: Path_) -> None:
     assert httpx.get(f"{path.envoy.url}/v1/models").json() == {"object": "list", "data": []}
+    large = chat("tokens=2 " + "pad " * 2_000_000)
+    found = httpx.post(f"{path.envoy.url}/v1/audio/speech", json=large, timeout=WAIT_S)
+    assert found.json()["choices"][0]["message"]["content"] == "word word "
+    assert path.plain.requests == [large]
 
 
 def test_a_server_knows_the_model_by_another_name(start_path: Callable[..., Path_]) -> None:
