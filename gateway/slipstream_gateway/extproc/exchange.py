@@ -17,7 +17,7 @@ from slipstream_core.types import Decision
 
 from slipstream_gateway.api.errors import Headers
 from slipstream_gateway.api.generate import decision_headers
-from slipstream_gateway.api.http import Message
+from slipstream_gateway.api.http import ClientGone, Message
 from slipstream_gateway.extproc.messages import (
     OVERWRITE,
     BodySendMode,
@@ -80,14 +80,16 @@ class Exchange:
         self._response: Response | None = None
 
     async def read_body(self, limit_bytes: int) -> bytes:
-        """The request's body, or its beginning if it has more than `limit_bytes`."""
+        """The request's body, or its beginning if it has more than `limit_bytes`. Raises `ClientGone`."""
         if not self._has_body:
             return b""
         if self._request_mode != _DUPLEX:
             await self._messages.write(_answer("request_headers", CommonResponse()))
         parts, total = [], 0
         while total <= limit_bytes:
-            message = await self._next()
+            message = await self._messages.read()
+            if message is None:
+                raise ClientGone
             if not message.HasField("request_body"):
                 break  # trailers
             parts.append(message.request_body.body)

@@ -10,8 +10,9 @@ from typing import Any
 
 import grpc
 import msgspec
+from google.protobuf.message import DecodeError
 
-from slipstream_gateway.api.http import Scope
+from slipstream_gateway.api.http import ClientGone, Scope
 from slipstream_gateway.api.port_router import Asgi
 from slipstream_gateway.extproc.exchange import Exchange
 from slipstream_gateway.extproc.messages import METHOD, BodySendMode, ProcessingRequest
@@ -67,7 +68,11 @@ class ExternalProcessor:
         if endpoint is None:
             await exchange.go_on(hand_over=False)
             return
-        carried = self._carried_by(await exchange.read_body(self._max_body_bytes))
+        try:
+            body = await exchange.read_body(self._max_body_bytes)
+        except ClientGone:
+            return
+        carried = self._carried_by(body)
         if not carried:
             await exchange.go_on(hand_over=carried is False)
             return
@@ -123,11 +128,7 @@ async def serving(
             ("grpc.max_send_message_length", -1),
         ]
     )
-    handler = grpc.stream_stream_rpc_method_handler(
-        processor.process,
-        request_deserializer=ProcessingRequest.FromString,
-        response_serializer=lambda message: message.SerializeToString(),
-    )
+    handler = grpc.stream_stream_rpc_method_handler(processor.process)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, {_NAME: handler})])
     server.add_insecure_port(address)
     await server.start()
@@ -144,12 +145,17 @@ class _Messages:
         self._context = context
 
     async def read(self) -> Any:
-        message = await self._context.read()
-        return None if message is grpc.aio.EOF else message
+        data = await self._context.read()
+        if data is grpc.aio.EOF:
+            return None
+        try:
+            return ProcessingRequest.FromString(data)
+        except DecodeError:
+            return None  # not Envoy
 
     async def write(self, message: Any) -> None:
         with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError):
-            await self._context.write(message)
+            await self._context.write(message.SerializeToString())
 
 
 def _request_mode(first: Any) -> int:
