@@ -28,7 +28,7 @@ def envoy_binary() -> Path:
 
 class Envoy:
     """Envoy in front of `models`, with its filter at `filter_port` and the gateway itself at `gateway_port`. `modes`
-    replaces parts of the filter's `processing_mode`."""
+    replaces parts of the filter's `processing_mode`; `without_filter` leaves the filter out."""
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Envoy:
         gateway_port: int,
         models: list[int],
         modes: Mapping[str, str] | None = None,
+        without_filter: bool = False,
     ) -> None:
         [self.port, self.admin_port] = lasting_ports(2)
         self.url = f"http://127.0.0.1:{self.port}"
@@ -45,7 +46,11 @@ class Envoy:
         config["admin"] = {"address": _address(self.admin_port)}
         [listener] = config["static_resources"]["listeners"]
         listener["address"] = _address(self.port)
-        _ext_proc(listener)["processing_mode"].update(modes or {})
+        filters = _http_filters(listener)
+        ext_proc = next(item for item in filters if item["name"] == "envoy.filters.http.ext_proc")
+        ext_proc["typed_config"]["processing_mode"].update(modes or {})
+        if without_filter:
+            filters.remove(ext_proc)
         ports = {"slipstream_filter": [filter_port], "slipstream_gateway": [gateway_port], "models": models}
         for cluster in config["static_resources"]["clusters"]:
             if cluster["name"] in ports:
@@ -80,8 +85,7 @@ def _address(port: int) -> dict[str, Any]:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
 
 
-def _ext_proc(listener: Mapping[str, Any]) -> dict[str, Any]:
+def _http_filters(listener: Mapping[str, Any]) -> list[dict[str, Any]]:
     [manager] = listener["filter_chains"][0]["filters"]
-    filters = manager["typed_config"]["http_filters"]
-    found: dict[str, Any] = next(item for item in filters if item["name"] == "envoy.filters.http.ext_proc")
-    return found["typed_config"]
+    filters: list[dict[str, Any]] = manager["typed_config"]["http_filters"]
+    return filters

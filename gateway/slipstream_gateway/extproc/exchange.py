@@ -29,9 +29,9 @@ from slipstream_gateway.extproc.messages import (
 
 PIECE_BYTES = 1024 * 1024
 CHOSEN = "x-gateway-destination-endpoint"
-"""The header, and the key of the metadata `envoy.lb`, of the protocol of endpoint pickers (Gateway API Inference Extension)."""
+"""The header, and the key of the metadata `envoy.lb`, by which endpoint pickers name a server (Gateway API Inference
+Extension, 004-endpoint-picker-protocol)."""
 HAND_OVER = "hand_over"
-_REPLACED = frozenset({b"content-length", b"content-type"})  # of a response: Envoy knows its own
 _EVENT_STREAM = "text/event-stream"
 _NOT_CARRIED = ("accept-encoding",)  # the response must be readable
 _DUPLEX = BodySendMode.FULL_DUPLEX_STREAMED
@@ -207,7 +207,7 @@ class Response:
         self._is_stream = self.headers.get("content-type", "").startswith(_EVENT_STREAM)
         self._is_begun = False  # Envoy has the head
         self._awaits_answer = False  # to the last part of the body
-        self._ended = head.end_of_stream
+        self._ended = bool(head.end_of_stream)
         self._outbox = bytearray()
 
     @property
@@ -288,8 +288,8 @@ class Response:
 
 
 async def _echo(messages: Messages) -> None:
-    """Sends everything back as it comes. Envoy keeps no part of a body that it has sent in full duplex, and the response
-    may have begun before Envoy learns that the stream has ended."""
+    """Sends everything back as it comes. In full duplex Envoy keeps no part of a body that it has sent, and a response
+    may begin before Envoy learns that the stream has ended."""
     while (message := await messages.read()) is not None:
         kind = message.WhichOneof("request")
         if kind.endswith("_body"):
@@ -317,7 +317,7 @@ def _answer(kind: str, response: Any) -> Any:
 def _immediate(status: int, headers: Headers, body: bytes) -> Any:
     answer = ProcessingResponse()
     answer.immediate_response.status.code = status
-    answer.immediate_response.headers.CopyFrom(_mutation_of(headers, keep=_REPLACED - {b"content-length"}))
+    answer.immediate_response.headers.CopyFrom(_mutation_of(headers))
     answer.immediate_response.body = body
     answer.immediate_response.details = "slipstream"
     return answer
@@ -349,8 +349,8 @@ def _mutation(headers: Mapping[str, str]) -> Any:
     return HeaderMutation(set_headers=[_header(name, value.encode("latin-1")) for name, value in headers.items()])
 
 
-def _mutation_of(headers: Headers, keep: frozenset[bytes] = frozenset()) -> Any:
-    kept = [(name, value) for name, value in headers if name not in _REPLACED or name in keep]
+def _mutation_of(headers: Headers) -> Any:
+    kept = [(name, value) for name, value in headers if name != b"content-length"]  # Envoy counts itself
     return HeaderMutation(set_headers=[_header(name.decode(), value) for name, value in kept])
 
 
@@ -360,4 +360,4 @@ def _header(name: str, value: bytes) -> Any:
 
 def _value(header: Any) -> bytes:
     """Envoy writes `raw_value`; other data planes may write `value`."""
-    return header.raw_value or header.value.encode("latin-1", "replace")
+    return bytes(header.raw_value) or header.value.encode("latin-1", "replace")

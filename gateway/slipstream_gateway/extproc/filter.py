@@ -103,7 +103,7 @@ class ExternalProcessor:
 
 
 async def _watched(exchange: Exchange, answer: Any) -> None:
-    """Runs `answer` to its end. Envoy cancels the stream when the client leaves: the endpoint notices it as a disconnect
+    """Runs `answer` to its end. When Envoy cancels the stream, the endpoint notices it as a disconnect of the client
     and records it."""
     task = asyncio.ensure_future(answer)
     try:

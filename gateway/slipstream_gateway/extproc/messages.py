@@ -55,7 +55,11 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
         "protocol_config 11 ProtocolConfiguration",
     ),
     "StreamedBodyResponse": ("body 1 bytes", "end_of_stream 2 bool"),
-    "BodyMutation": ("body 1 bytes mutation", "clear_body 2 bool mutation", "streamed_response 3 StreamedBodyResponse mutation"),
+    "BodyMutation": (
+        "body 1 bytes mutation",
+        "clear_body 2 bool mutation",
+        "streamed_response 3 StreamedBodyResponse mutation",
+    ),
     "CommonResponse": (
         "header_mutation 2 HeaderMutation",
         "body_mutation 3 BodyMutation",
@@ -117,7 +121,7 @@ def _classes() -> Mapping[str, Any]:
     )
     for name, fields in FIELDS.items():
         _declare(file.message_type.add(), name, fields)
-    pool.Add(file)  # type: ignore[no-untyped-call]
+    pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in FIELDS}
 
 

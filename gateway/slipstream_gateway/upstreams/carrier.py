@@ -7,7 +7,6 @@ from typing import Protocol
 
 from slipstream_core.types import Decision
 
-
 CARRIER = "slipstream.carrier"
 """The key of the ASGI extension that holds the `Carrier` of a request."""
 

@@ -41,7 +41,9 @@ def start_path(
     """Starts a gateway with its filter, two servers and an Envoy; all are stopped after the test."""
     with contextlib.ExitStack() as stack:
 
-        def start(*, modes: dict[str, str] | None = None, policy: str = "", model: str = "acme", **options: Any) -> Path_:
+        def start(
+            *, modes: dict[str, str] | None = None, policy: str = "", model: str = "acme", **options: Any
+        ) -> Path_:
             plain, speculative = openai_server(), openai_server()
             [filter_port] = lasting_ports(1)
             urls = [f"http://127.0.0.1:{server.port}" for server in (plain, speculative)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import openai
@@ -37,11 +36,11 @@ def served(
     path.write_text(manifest([vllm_server.url]))
     gateway = Gateway(path, GatewaySettings(manifest=path, ext_proc=f"127.0.0.1:{filter_port}"))
     port = int(vllm_server.url.rpartition(":")[2])
-    envoy = Envoy(
-        folder, filter_port=filter_port, gateway_port=gateway.port, models=[port], modes=MODES[request.param]
-    )
+    envoy = Envoy(folder, filter_port=filter_port, gateway_port=gateway.port, models=[port], modes=MODES[request.param])
     client = openai.OpenAI(base_url=f"{envoy.url}/v1", api_key="unused", max_retries=0, timeout=60)
-    eventually(lambda: gateway.metric("slipstream_replica_longest_draft", arm="speculative") == 4, "the plugin is known")
+    eventually(
+        lambda: gateway.metric("slipstream_replica_longest_draft", arm="speculative") == 4, "the plugin is known"
+    )
     yield Served(envoy, gateway, client)
     envoy.stop()
     gateway.stop()
