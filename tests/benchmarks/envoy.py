@@ -25,6 +25,7 @@ import grpc
 from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, ProcessingResponse
 
 from tests.benchmarks.gateway_load import percentile, request_bytes, run
+from tests.benchmarks.gateway_mock import serve
 from tests.support.envoy import Envoy
 from tests.support.ports import lasting_ports
 
@@ -79,7 +80,8 @@ async def _serve_empty(port: int) -> None:
 
 @contextlib.contextmanager
 def _pinned(core: int, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-m", *command])
+    command = ("taskset", "-c", str(core), sys.executable, "-m", *command)
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         yield process
     finally:
@@ -134,14 +136,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--empty", type=int, metavar="PORT", help=argparse.SUPPRESS)
+    parser.add_argument("--server", type=int, metavar="PORT", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.empty is not None:
         asyncio.run(_serve_empty(args.empty))
         return
+    if args.server is not None:
+        serve(args.server)
+        return
     found: dict[str, list[Figures]] = {name: [] for name in WAYS}
     [port] = lasting_ports(1)
     os.sched_setaffinity(0, {1})
-    with tempfile.TemporaryDirectory() as folder, _pinned(1, "tests.benchmarks.gateway_mock", str(port)):
+    with tempfile.TemporaryDirectory() as folder, _pinned(1, "tests.benchmarks.envoy", "--server", str(port)):
         for _ in range(args.rounds):
             for name in WAYS:
                 with _way(name, Path(folder), port) as envoy:
