@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from slipstream_core.errors import UpstreamUnavailable
@@ -25,6 +26,7 @@ from slipstream_gateway.extproc.replies import (
     echo,
     header_option,
     immediate,
+    metadata_of,
     mutation,
     send_pieces,
 )
@@ -93,7 +95,7 @@ class Exchange:
 
     async def go_on(self, *, hand_over: bool) -> None:
         """Leaves the request to Envoy unchanged. `hand_over` asks it to send the request to the gateway itself."""
-        metadata = {"slipstream": {HAND_OVER: "gateway"}} if hand_over else {}
+        metadata = metadata_of((("slipstream", HAND_OVER, "gateway"),)) if hand_over else None
         await self._send_request(HeaderMutation(), self._body, metadata)
         if _DUPLEX in (self._request_mode, self._response_mode):
             await echo(self._messages)
@@ -138,16 +140,13 @@ class Exchange:
         if self._is_sent:
             raise UpstreamUnavailable("Envoy sends a request to one server only.")
         decision = self._explained()
-        named = {name.decode(): value.decode("latin-1") for name, value in decision}
-        metadata: dict[str, dict[str, str]] = {"slipstream": _metadata(named)}
-        if _is_address(endpoint):
-            named[CHOSEN] = endpoint
-            metadata["envoy.lb"] = {CHOSEN: endpoint}
-        changes = mutation({**named, **headers})
+        chosen = endpoint if _is_address(endpoint) else ""
+        changes = mutation({**headers, **({CHOSEN: chosen} if chosen else {})})
+        changes.set_headers.extend(header_option(name.decode(), value) for name, value in decision)
         changes.remove_headers.extend(_NOT_CARRIED)
         if "authorization" not in headers:
             changes.remove_headers.append("authorization")  # a key of the gateway's never goes to upstreams
-        await self._send_request(changes, body, metadata)
+        await self._send_request(changes, body, self._metadata(chosen))
         head = (await self._next()).response_headers
         self._response = Response(
             self._messages, self._next, head, [*self._announced, *decision], is_duplex=self._response_mode == _DUPLEX
@@ -158,7 +157,20 @@ class Exchange:
     def _explained(self) -> Headers:
         return [] if self._decision is None else decision_headers(self._decision)
 
-    async def _send_request(self, changes: Any, body: bytes, metadata: Mapping[str, Mapping[str, str]]) -> None:
+    def _metadata(self, chosen: str) -> Any:
+        """The decision for access logs and routes, and the chosen server, if Envoy can connect to it as it is."""
+        entries = [("envoy.lb", CHOSEN, chosen)] if chosen else []
+        if self._decision is not None:
+            decision = self._decision
+            entries += [
+                ("slipstream", "arm", str(decision.arm)),
+                ("slipstream", "class", decision.request_class),
+                ("slipstream", "reason", str(decision.reason)),
+                ("slipstream", "draft_length", str(decision.draft_length)),
+            ]
+        return metadata_of(tuple(entries))
+
+    async def _send_request(self, changes: Any, body: bytes, metadata: Any) -> None:
         self._is_sent = True
         if body:
             changes.set_headers.append(header_option("content-length", b"%d" % len(body)))
@@ -167,7 +179,8 @@ class Exchange:
         if is_whole:
             head.body_mutation.body = body
         answer = answer_to("request_body" if is_whole else "request_headers", head)
-        answer.dynamic_metadata.update(metadata)
+        if metadata is not None:
+            answer.dynamic_metadata.CopyFrom(metadata)
         await self._messages.write(answer)
         if self._has_body and self._is_read and not is_whole:
             await send_pieces(self._messages, "request_body", body, is_last=True)
@@ -182,11 +195,7 @@ class Exchange:
         return message
 
 
-def _metadata(named: Mapping[str, str]) -> dict[str, str]:
-    """The decision for access logs and routes: `arm`, `class`, `reason`, `draft_length`, `saving_ms`."""
-    return {name.removeprefix("x-slipstream-").replace("-", "_"): value for name, value in named.items()}
-
-
+@lru_cache(maxsize=1024)
 def _is_address(endpoint: str) -> bool:
     """Whether Envoy can connect to `endpoint` as it is: it does not look up names here."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Protocol
 
 from slipstream_gateway.api.errors import Headers
@@ -78,6 +79,17 @@ def mutation_of(headers: Headers) -> Any:
     """The headers of an ASGI message."""
     kept = [(name, value) for name, value in headers if name != b"content-length"]  # Envoy counts itself
     return HeaderMutation(set_headers=[header_option(name.decode(), value) for name, value in kept])
+
+
+@lru_cache(maxsize=4096)
+def metadata_of(entries: tuple[tuple[str, str, str], ...]) -> Any:
+    """Dynamic metadata of namespace, key and value, not to be changed: entries come from closed sets and are kept."""
+    found: dict[str, dict[str, str]] = {}
+    for namespace, key, value in entries:
+        found.setdefault(namespace, {})[key] = value
+    answer = ProcessingResponse()
+    answer.dynamic_metadata.update(found)
+    return answer.dynamic_metadata
 
 
 def header_option(name: str, value: bytes) -> Any:
