@@ -28,7 +28,9 @@ async def serving_envoy(services: Services, settings: GatewaySettings) -> AsyncI
     limits = settings.limits
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse") as threads:
         endpoints = generation(services, settings, threads)
-        processor = ExternalProcessor(endpoints, is_carried, max_body_bytes=limits.max_body_bytes)
+        processor = ExternalProcessor(
+            endpoints, is_carried, max_body_bytes=limits.max_body_bytes, has_keys=settings.access.enabled
+        )
         async with serving(
             processor,
             settings.ext_proc,

@@ -41,22 +41,13 @@ _DUPLEX = BodySendMode.FULL_DUPLEX_STREAMED
 
 
 class Exchange:
-    """The state of one request. `headers` are those of the request, names in lower case, with pseudo-headers.
+    """The state of one request. `request_mode` and `response_mode` are Envoy's.
 
-    `request_mode` and `response_mode` are Envoy's. The methods are called in this order: `read_body`, then either
-    `go_on`, which leaves the rest to Envoy, or those of ASGI and of `Carrier`. `go_on` may also be the first.
+    The methods are called in this order: `read_body`, then either `go_on`, which leaves the rest to Envoy, or those of
+    ASGI and of `Carrier`. `go_on` and `send` may also be the first.
     """
 
-    def __init__(
-        self,
-        messages: Messages,
-        headers: Headers,
-        *,
-        has_body: bool,
-        request_mode: int,
-        response_mode: int,
-    ) -> None:
-        self.headers = headers
+    def __init__(self, messages: Messages, *, has_body: bool, request_mode: int, response_mode: int) -> None:
         self._messages = messages
         self._has_body = has_body
         self._request_mode = request_mode
@@ -115,13 +106,15 @@ class Exchange:
         if message["type"] == "http.response.start":
             self._start = message
             return
-        body, is_last = message.get("body", b""), not message.get("more_body", False)
+        start, body, is_last = self._start, message.get("body", b""), not message.get("more_body", False)
+        if start is None:
+            raise RuntimeError("the body of an answer was sent before its head")
         if self._response is not None:
-            await self._response.send(self._start or message, body, is_last=is_last)
+            await self._response.send(start, body, is_last=is_last)
             return
         self._own += body
-        if is_last and not self._is_sent and self._start is not None:
-            await self._messages.write(immediate(self._start["status"], self._start["headers"], bytes(self._own)))
+        if is_last and not self._is_sent:
+            await self._messages.write(immediate(start["status"], start["headers"], bytes(self._own)))
 
     def lose(self) -> None:
         """Envoy has ended the stream: the client is gone, or the connection to the server broke."""

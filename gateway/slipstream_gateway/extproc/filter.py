@@ -11,17 +11,21 @@ from typing import Any
 import grpc
 import msgspec
 from google.protobuf.message import DecodeError
+from slipstream_core.errors import shorten
 
-from slipstream_gateway.api.http import ClientGone, Scope
+from slipstream_gateway.api.errors import ErrorReply, http_error_body
+from slipstream_gateway.api.http import ClientGone, Scope, send_error
 from slipstream_gateway.api.port_router import Asgi
 from slipstream_gateway.extproc.exchange import Exchange
 from slipstream_gateway.extproc.messages import METHOD, BodySendMode, ProcessingRequest
+from slipstream_gateway.extproc.replies import header_value
 from slipstream_gateway.upstreams.carrier import CARRIER
 
 _SERVICE, _, _NAME = METHOD.removeprefix("/").rpartition("/")
 _SPARE_BYTES = 64 * 1024 * 1024  # for bodies above the limit, which get an answer, and for headers
 _READABLE = (BodySendMode.BUFFERED, BodySendMode.FULL_DUPLEX_STREAMED)
 _PROCESSED = (BodySendMode.STREAMED, BodySendMode.BUFFERED, BodySendMode.FULL_DUPLEX_STREAMED)
+_JSON = (b"content-type", b"application/json")
 _log = logging.getLogger(__name__)
 
 
@@ -37,14 +41,23 @@ class ExternalProcessor:
 
     `endpoints` are the applications by path. `carried` says whether the model's servers speak HTTP, so that Envoy can
     carry a request to them: False for those that only the gateway itself can reach, None for an unknown model.
+
+    What the endpoints do not know passes untouched, because Envoy serves others as well. With `has_keys` it is refused:
+    otherwise the servers could be reached without a key, by another path or by their own name for a model.
     """
 
     def __init__(
-        self, endpoints: Mapping[str, Asgi], carried: Callable[[str], bool | None], *, max_body_bytes: int
+        self,
+        endpoints: Mapping[str, Asgi],
+        carried: Callable[[str], bool | None],
+        *,
+        max_body_bytes: int,
+        has_keys: bool = False,
     ) -> None:
         self._endpoints = endpoints
         self._carried = carried
         self._max_body_bytes = max_body_bytes
+        self._has_keys = has_keys
         self._warned: set[str] = set()
 
     async def process(self, _: object, context: Any) -> None:
@@ -52,19 +65,23 @@ class ExternalProcessor:
         stream, and Envoy goes on without it."""
         messages = _Messages(context)
         first = await messages.read()
-        if first is None or not first.HasField("request_headers") or not self._is_usable(first):
+        if first is None or not first.HasField("request_headers"):
             return
-        head = first.request_headers
-        headers = [(header.key.encode(), header.raw_value or header.value.encode()) for header in head.headers.headers]
-        scope = _scope(headers)
+        scope = _scope(first.request_headers)
         exchange = Exchange(
             messages,
-            headers,
-            has_body=not head.end_of_stream,
+            has_body=not first.request_headers.end_of_stream,
             request_mode=_request_mode(first),
             response_mode=_response_mode(first),
         )
+        if not self._is_usable(first):
+            if self._has_keys:
+                await _refuse(exchange, 503, "The gateway's filter cannot check this request.")
+            return
         endpoint = self._endpoints.get(scope["path"]) if scope["method"] == "POST" else None
+        if endpoint is None and self._has_keys:
+            await _refuse(exchange, 404, f"Invalid URL ({scope['method']} {shorten(scope['path'])})")
+            return
         if endpoint is None:
             await exchange.go_on(hand_over=False)
             return
@@ -85,7 +102,8 @@ class ExternalProcessor:
             model = _decode_model(body).model
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return True
-        return self._carried(model) if model else True
+        carried = self._carried(model) if model else True
+        return True if carried is None and self._has_keys else carried
 
     def _is_usable(self, first: Any) -> bool:
         """Whether Envoy's filter sends what is needed; what is missing is logged once."""
@@ -100,6 +118,10 @@ class ExternalProcessor:
             self._warned.add(problem)
             _log.error("Envoy's filter is not usable, and its requests pass without decisions: %s", problem)
         return not problem
+
+
+async def _refuse(exchange: Exchange, status: int, message: str) -> None:
+    await send_error(exchange.send, ErrorReply(status, [_JSON], http_error_body(status, message)), [])
 
 
 async def _watched(exchange: Exchange, answer: Any) -> None:
@@ -169,8 +191,9 @@ def _response_mode(first: Any) -> int:
     return int(first.protocol_config.response_body_mode) if has_modes else BodySendMode.STREAMED
 
 
-def _scope(headers: list[tuple[bytes, bytes]]) -> Scope:
+def _scope(head: Any) -> Scope:
     """ASGI's scope, as far as the endpoints use it."""
+    headers = [(header.key.encode(), header_value(header)) for header in head.headers.headers]
     found = {name: value.decode("latin-1") for name, value in headers if name.startswith(b":")}
     path, _, query = found.get(b":path", "").partition("?")
     return {

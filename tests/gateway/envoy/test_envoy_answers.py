@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from slipstream_core.settings import AccessSettings
 
 from tests.gateway.access.conftest import Keys
-from tests.gateway.envoy.conftest import Path_
+from tests.gateway.envoy.conftest import MODES, Path_
 from tests.support.polling import eventually
 
 WAIT_S = 20.0
@@ -134,6 +135,34 @@ def test_keys_are_checked_and_never_reach_a_server(start_path: Callable[..., Pat
     assert found.status_code == 200
     [headers] = path.plain.headers + path.speculative.headers
     assert "authorization" not in headers
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_with_keys_nothing_passes_unchecked(start_path: Callable[..., Path_], tmp_path: Path, mode: str) -> None:
+    keys = Keys(tmp_path / "keys.json")
+    key = keys.create("--name", "client")
+    path = start_path(modes=MODES[mode], model="theirs", access=AccessSettings(keys=keys.path))
+    by_their_name = {**chat("tokens=2"), "model": "theirs"}
+    assert post(path, by_their_name).status_code == 401
+    assert post(path, by_their_name, authorization=f"Bearer {key}").status_code == 404
+    for other in ("/v1/chat/completions/", "//v1/chat/completions", "/v1/embeddings", "/v1/models?x=1"):
+        found = httpx.post(f"{path.envoy.url}{other}", json=chat("tokens=2"), timeout=WAIT_S)
+        assert (found.status_code, found.json()["error"]["type"]) == (404, "invalid_request_error"), other
+    assert httpx.get(f"{path.envoy.url}/v1/models").status_code == 404
+    assert not path.plain.requests + path.speculative.requests
+
+
+def test_a_filter_in_modes_that_it_cannot_use_decides_nothing(
+    start_path: Callable[..., Path_], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    modes = {"request_body_mode": "NONE"}
+    path = start_path(modes=modes)
+    with caplog.at_level(logging.ERROR, "slipstream_gateway.extproc"):
+        answers = [post(path, chat("tokens=2")) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert not any("x-slipstream-arm" in answer.headers for answer in answers)
+    [message] = [record.getMessage() for record in caplog.records if "filter is not usable" in record.getMessage()]
+    assert message.endswith("request_body_mode must be BUFFERED or FULL_DUPLEX_STREAMED")
 
 
 def test_a_client_that_leaves_ends_the_servers_work(path: Path_) -> None:
