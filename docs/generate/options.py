@@ -11,9 +11,13 @@ from docs.generate.markdown import page, table
 
 
 def options() -> str:
-    parts = []
+    parts, seen = [], dict[tuple[str, ...], str]()
     for name, parser in cli.parsers().items():
-        parts += [f"## `slipstream {name}`", parser.description or "", *_parts(parser)]
+        found = tuple(_parts(parser))
+        first = seen.setdefault(found, name)
+        if first != name:
+            found = (f"The options are those of [`slipstream {first}`](#slipstream-{first}).",)
+        parts += [f"## `slipstream {name}`", parser.description or "", *found]
     return page(
         "Command line and settings",
         "One command, `slipstream`, with sub-commands. What a gateway does with requests is the manifest's business; "

@@ -48,6 +48,16 @@ def port_or_any(text: str) -> int:
     return value
 
 
+def listen_address(text: str) -> str:
+    """`HOST:PORT` or `unix:PATH` to listen on."""
+    if text.startswith("unix:/"):
+        return text
+    host, separator, number = text.rpartition(":")
+    if not separator or not host or text.startswith("unix:"):
+        raise argparse.ArgumentTypeError(f"expected HOST:PORT or unix:/PATH, got {text!r}")
+    return f"{host}:{port(number)}"
+
+
 def _float(text: str, expected: str, is_good: Callable[[float], bool]) -> float:
     try:
         value = float(text)
@@ -78,6 +88,7 @@ NotNegative = Annotated[int, _typed(not_negative)]
 AtLeastOne = Annotated[int, _typed(at_least_one)]
 Port = Annotated[int, _typed(port)]
 PortOrAny = Annotated[int, _typed(port_or_any)]
+ListenAddress = Annotated[str, _typed(listen_address, "ADDRESS")]
 Seconds = Annotated[float, _typed(seconds, "SECONDS")]
 Share = Annotated[float, _typed(share)]
 AboveOne = Annotated[float, _typed(above_one)]

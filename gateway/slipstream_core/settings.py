@@ -16,6 +16,7 @@ from slipstream_core.arguments import (
     AboveOne,
     AtLeastOne,
     File,
+    ListenAddress,
     NotNegative,
     OnOff,
     PortOrAny,
@@ -330,6 +331,13 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     host: Annotated[str, option("address to listen on")] = "127.0.0.1"
     port: Annotated[PortOrAny, option("port to listen on, 0 for a free one")] = 8080
+    ext_proc: Annotated[
+        ListenAddress | None,
+        option(
+            "address of the ext_proc filter for Envoy, HOST:PORT or unix:/PATH (default: none; with 'slipstream "
+            "extproc' 127.0.0.1:9002)"
+        ),
+    ] = None
     workers: Annotated[AtLeastOne, option("worker processes")] = 1
     redis_url: Annotated[
         str | None,

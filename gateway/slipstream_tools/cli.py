@@ -29,6 +29,7 @@ class _Entry(NamedTuple):
 _COMMANDS = {
     "up": _Entry("slipstream_tools.up", "start Triton with a model pair and the gateway, on this machine"),
     "gateway": _Entry("slipstream_tools.gateway.command", "serve the OpenAI-compatible endpoint"),
+    "extproc": _Entry("slipstream_tools.gateway.extproc", "decide inside Envoy, as its external processor"),
     "route": _Entry("slipstream_tools.route", "explain the decision for a request without running it"),
     "kill": _Entry("slipstream_tools.kill", "stop speculation in a cluster at once, and wait for confirmation"),
     "unkill": _Entry("slipstream_tools.kill.unkill", "undo a kill"),

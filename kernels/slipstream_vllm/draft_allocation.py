@@ -24,8 +24,9 @@ _NOISE = 0.1  # standard deviation of a step's time, as a share of it
 _REQUEST_SPREAD, _LEAST_SPREAD = 0.5, 0.02  # of a request's cost, as a share of its part of a step
 _MOST_OF_STEP, _SMALLEST_SHARE = 0.9, 0.1
 _OUTLIER = 3.0  # a step that takes so many times the expected time counts as this many
-_FIRST_RETRY, _LAST_RETRY = 64, 1024  # avoided steps after which a cost is measured again
+_FIRST_RETRY, _LAST_RETRY = 64, 1024  # avoided steps after which something is tried again
 _KIND_RATE, _REQUEST_RATE = 0.02, 0.1
+_HOPED_LOG_ODDS = 1.5  # of evidence that is unknown, so that it is tried
 _MOST_LOG_ODDS = 6.0
 _KEPT = 0.97
 
@@ -98,23 +99,40 @@ def _best(
     return best
 
 
+class Retry:
+    """Says when something that seemed not to pay is tried again: after some steps in which it could have been tried,
+    each time after twice as many. What is never tried again is never found to have become better."""
+
+    def __init__(self) -> None:
+        self._avoided = 0
+        self._after = _FIRST_RETRY
+
+    def tried(self) -> None:
+        self._avoided = 0
+
+    def avoided(self) -> bool:
+        """A step could have tried it. Returns: whether it is time to forget what is known of it."""
+        self._avoided += 1
+        if self._avoided < self._after:
+            return False
+        self._avoided, self._after = 0, min(2 * self._after, _LAST_RETRY)
+        return True
+
+
 class Cost:
     """The mean of some times in seconds, the later ones with more weight; None until it is measured. `requests` is the
-    mean number of requests of their steps.
-
-    A cost that seemed too dear would never be measured again, although a single slow step may be the reason. So it is
-    forgotten after some steps in which it could have been measured, each time after twice as many.
+    mean number of requests of their steps. A cost that is avoided is forgotten (see `Retry`): a single slow step may be
+    the reason that it seems dear.
     """
 
     def __init__(self) -> None:
         self.seconds: float | None = None
         self.requests = self.weight = 0.0
-        self._unmeasured = 0
-        self._retried_after = _FIRST_RETRY
+        self._retry = Retry()
 
     def measured(self, seconds: float, part: float = 1.0, requests: float = 0.0) -> None:
         """`part` in (0, 1] of a step took `seconds`."""
-        self._unmeasured = 0
+        self._retry.tried()
         self.weight += part
         if self.seconds is None:
             self.seconds, self.requests = seconds, requests
@@ -124,10 +142,8 @@ class Cost:
 
     def avoided(self) -> None:
         """A step could have measured it."""
-        self._unmeasured += 1
-        if self._unmeasured >= self._retried_after:
-            self.seconds, self.weight, self._unmeasured = None, 0.0, 0
-            self._retried_after = min(2 * self._retried_after, _LAST_RETRY)
+        if self._retry.avoided():
+            self.seconds, self.weight = None, 0.0
 
 
 class RequestCost:
@@ -243,7 +259,10 @@ class DraftRows:
         request `i` could verify, `log_odds[i]` is the request's own. `fixed` and `copied` are those of `allocate`."""
         chances = [self.chances.of(evidence, own) for evidence, own in zip(offers, log_odds, strict=True)]
         table = self._costs.table(len(offers), len(offers) + sum(map(len, offers)))
-        return allocate(chances, table, self._drafting_table(max(map(len, offers), default=0)), fixed, copied)
+        passes = self._drafting_table(max(map(len, offers), default=0))
+        lengths = allocate(chances, table, passes, fixed, copied)
+        self.chances.avoided(offers, lengths)
+        return lengths
 
     def note_step(self, requests: int, rows: int, seconds: float, most: int) -> None:
         """Learn from a step of `rows` rows for `requests` that took `seconds` and could have had `most` rows."""
@@ -270,17 +289,19 @@ class Chances:
 
     Two log-odds are added: that of the token's `evidence`, a small number that the drafter gives (its position, or the
     length of the text that matched), and that of its request, which starts at 0. Both follow the outcomes by stochastic
-    gradient steps on the log-likelihood.
+    gradient steps on the log-likelihood. Evidence that is avoided is forgotten (see `Retry`): after a spell of texts
+    that the drafter cannot predict, others may come.
     """
 
     def __init__(self) -> None:
         self._log_odds: dict[int, float] = {}
         self._counts: dict[int, int] = {}
+        self._retries: dict[int, Retry] = {}
 
     def of(self, evidence: Sequence[int], own: float) -> list[float]:
         """The probability of each draft token of a request with log-odds `own`, given that those before it are
         accepted."""
-        return [_probability(self._log_odds.get(kind, 0.0) + own) for kind in evidence]
+        return [_probability(self._log_odds.get(kind, _HOPED_LOG_ODDS) + own) for kind in evidence]
 
     def expected(self, evidence: Sequence[int], own: float) -> float:
         """The mean number of accepted draft tokens, if all are verified."""
@@ -296,12 +317,23 @@ class Chances:
         Returns: the request's new log-odds.
         """
         for position, kind in enumerate(evidence[: accepted + 1]):
-            known = self._log_odds.get(kind, 0.0)
+            known = self._log_odds.get(kind, _HOPED_LOG_ODDS)
             error = (position < accepted) - _probability(known + own)
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
             self._log_odds[kind] = _bounded(known + max(_KIND_RATE, 2.0 / (1 + count)) * error)
             own = _bounded(own + _REQUEST_RATE * error)
         return own
+
+    def avoided(self, offers: Sequence[Sequence[int]], lengths: Sequence[int]) -> None:
+        """A step verifies the first `lengths` of the draft tokens with the evidence `offers`, and not the others."""
+        verified = {kind for evidence, length in zip(offers, lengths, strict=True) for kind in evidence[:length]}
+        for kind in {kind for evidence in offers for kind in evidence}:
+            retry = self._retries.setdefault(kind, Retry())
+            if kind in verified:
+                retry.tried()
+            elif retry.avoided():
+                self._log_odds.pop(kind, None)
+                self._counts.pop(kind, None)
 
 
 def kept(own: float) -> float:

@@ -185,6 +185,10 @@ class _Server:
         self._knee, self._request_s = knee, request_s
         self._own: dict[int, float] = {}
 
+    def forget_requests(self) -> None:
+        """The next step is for new requests."""
+        self._own.clear()
+
     def step_s(self, rows: int, requests: int) -> float:
         return 0.040 + 0.0045 * max(rows - self._knee, 0) + self._request_s * requests
 
@@ -252,6 +256,20 @@ def test_a_server_that_was_slow_at_first_is_tried_again() -> None:
     _rate_of(server, [0.9] * 4, 400)
     _rate_of(quick, [0.9] * 4, 460)
     assert _rate_of(server, [0.9] * 4, 400) > 0.97 * _rate_of(quick, [0.9] * 4, 400)
+
+
+def test_drafting_goes_on_after_texts_that_the_drafter_cannot_predict() -> None:
+    """Each request is new, so that only what is known of all requests can keep the server from drafting."""
+    server, quick = _Server(7, knee=1), _Server(7, knee=1)
+    for _ in range(400):
+        server.step([0.02], fixed=5)
+        server.forget_requests()
+    lengths = []
+    for _ in range(150):
+        lengths.append(server.step([0.9])[2])
+        server.forget_requests()
+    assert not any(lengths[:60])
+    assert _rate_of(server, [0.9], 400) > 0.97 * _rate_of(quick, [0.9], 400)
 
 
 def test_the_first_pass_of_a_draft_model_may_be_dearer_than_the_next_ones() -> None:

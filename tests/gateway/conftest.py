@@ -37,6 +37,16 @@ async def _leaves(reader: asyncio.StreamReader, within_s: float) -> bool:
         return True
 
 
+async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+    if headers.get("transfer-encoding") != "chunked":
+        return await reader.readexactly(int(headers.get("content-length", "0")))
+    body = b""
+    while size := int((await reader.readuntil(b"\r\n")).strip(), 16):
+        body += (await reader.readexactly(size + 2))[:-2]
+    await reader.readexactly(2)
+    return body
+
+
 def _usage(script: dict[str, str]) -> dict[str, Any]:
     """What a scripted answer says that it cost."""
     tokens = int(script.get("tokens", 3))
@@ -104,7 +114,7 @@ class OpenAiServer(ThreadedServer):
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         lines = head.split("\r\n")
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
-        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        body = await _body(reader, headers)
         if lines[0].startswith("GET"):
             await self._reply(writer, 200, {"object": "list", "data": []})
             return True

@@ -22,6 +22,7 @@ from slipstream_gateway.api.http import (
     RequestHeaders,
     Scope,
     Send,
+    carrier_of,
     chosen_headers,
     read_body,
     read_headers,
@@ -79,6 +80,9 @@ class GenerateEndpoint:
         try:
             principal = self._access.authenticate(headers.authorization)
             context = self._context(headers, principal)
+            carrier = carrier_of(scope)
+            if carrier is not None:
+                context = context._replace(carrier=carrier)
             if self._forwarded:
                 context = context._replace(forwarded=chosen_headers(scope, self._forwarded))
             body = await read_body(headers, receive, self._max_body_bytes)
@@ -96,6 +100,8 @@ class GenerateEndpoint:
             await _Reply(send, extra, headers.request_id).fail(shutting_down())
             return
         extra += lease.headers
+        if carrier is not None:
+            carrier.announce(extra)
         await self._run(request, context, lease, receive, send, extra)
 
     def _context(self, headers: RequestHeaders, principal: Principal) -> Context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping, Set
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Set
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,6 +12,7 @@ from slipstream_core.errors import BodyTooLarge, InvalidRequest, UnsupportedMedi
 from starlette.responses import Response
 
 from slipstream_gateway.api.errors import ErrorReply, Headers, error_reply
+from slipstream_gateway.upstreams.carrier import CARRIER, Carrier
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -78,6 +79,12 @@ def read_headers(scope: Scope) -> RequestHeaders:
     if not names_itself:
         found["request_id"] = secrets.token_hex(16)
     return RequestHeaders(names_itself=names_itself, **found)
+
+
+def carrier_of(scope: Scope) -> Carrier | None:
+    """The proxy that carries this request to its server; None: the gateway itself does."""
+    extensions: Mapping[str, Carrier] = scope.get("extensions") or {}
+    return extensions.get(CARRIER)
 
 
 def chosen_headers(scope: Scope, names: Set[bytes]) -> tuple[tuple[str, str], ...]:

@@ -14,6 +14,7 @@ from slipstream_gateway.access import KeyedAccess
 from slipstream_gateway.api.port_router import PortRouter
 from slipstream_gateway.app import Services, build_services
 from slipstream_gateway.app.endpoints import build_port_router
+from slipstream_gateway.app.envoy import serving_envoy
 from slipstream_gateway.app.implementations import connect, pairs, running
 from slipstream_gateway.request.observations import Outcomes, OutcomeStore
 from slipstream_gateway.telemetry.areas import (
@@ -41,7 +42,7 @@ def build_app(settings: GatewaySettings) -> PortRouter:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with _running(services):
+        async with _running(services), serving_envoy(services, settings):
             gc.collect()
             gc.freeze()  # objects built at start-up stay alive; collections need not traverse them
             try:

@@ -94,7 +94,9 @@ class Answers:
         spared: list[Replica] = []
         is_killed = self._resumptions.is_killed
         for candidate in first_candidates(served, decision, call.request, lambda: is_killed(call.pair), spared):
-            if call.failure is not None and (call.timer.over or not retries.allow()):
+            if call.failure is not None and (
+                call.context.carrier is not None or call.timer.over or not retries.allow()
+            ):
                 break
             yield candidate
             if call.has_begun:
@@ -129,7 +131,7 @@ class Answers:
     async def _open(self, call: Call, attempt: Attempt, served: ServedRoute) -> Stream:
         """Opens a stream and waits for its first piece, of the answer or of its continuation."""
         resumes = call.has_begun
-        if not resumes:
+        if not resumes and call.context.carrier is None:
             sends_tokens = attempt.replica.upstream.sends_tokens
             call.journal = journal_of(call.request, served.route, attempt.backend, sends_tokens=sends_tokens)
         job = self._job(call, attempt, served)
@@ -178,6 +180,7 @@ class Answers:
                 replica, served=served, decision=decision, request=call.request, draw=call.draws.parity
             ),
             bounds_output=bool(context.caller.key_id),  # only requests with a key are charged
+            carrier=context.carrier,
         )
 
     def _probed(self, candidate: Candidate, served: ServedRoute) -> tuple[Replica | None, float]:
@@ -221,6 +224,8 @@ def _begin(call: Call, candidate: Candidate) -> Attempt:
     call.attempts += 1
     call.server = candidate.replica.name
     call.attempt = attempt = Attempt(candidate)
+    if call.context.carrier is not None:
+        call.context.carrier.decided(candidate.decision)
     return attempt
 
 

@@ -17,6 +17,7 @@ from slipstream_gateway.request.journal import Journal
 from slipstream_gateway.request.observations import PendingObservation, Times
 from slipstream_gateway.request.outcome import Outcome, Span
 from slipstream_gateway.upstreams.base import Committed, Piece, Stream, Tokens, Usage, joined
+from slipstream_gateway.upstreams.carrier import Carrier
 
 _NOTHING = Usage()
 
@@ -24,7 +25,7 @@ _NOTHING = Usage()
 class Context(NamedTuple):
     """The data of a request besides its body. `authorization` is sent to HTTP upstreams unchanged. `deadline_s` is the
     client's deadline by `time.monotonic()`, None without a limit. `forwarded` has the request headers that the settings
-    forward to upstreams."""
+    forward to upstreams. `carrier`: a proxy sends the request to its server, once; None: the gateway itself."""
 
     request_id: str
     authorization: str | None = None
@@ -32,6 +33,7 @@ class Context(NamedTuple):
     caller: Caller = ANONYMOUS
     deadline_s: float | None = None
     forwarded: tuple[tuple[str, str], ...] = ()
+    carrier: Carrier | None = None
 
 
 class Answer(NamedTuple):

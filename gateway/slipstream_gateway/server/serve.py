@@ -47,6 +47,9 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
         print(f"admin paths on http://{_shown(listeners[1])}", file=sys.stderr, flush=True)
         bound = msgspec.structs.replace(settings.admin, port=listeners[1].getsockname()[1])
         settings = msgspec.structs.replace(settings, admin=bound)
+    if settings.ext_proc is not None:
+        _check_free(settings.ext_proc)
+        print(f"Envoy's filter on {settings.ext_proc}", file=sys.stderr, flush=True)
     _allow_open_files(settings.limits)
     if settings.workers == 1:
         _Server(_config(settings)).run(sockets=listeners)
@@ -140,6 +143,13 @@ def _listen(host: str, port: int) -> socket.socket:
         reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise CommandError(f"cannot listen on {host}:{port}: {reason}.") from exc
     return listener
+
+
+def _check_free(address: str) -> None:
+    """Raises `CommandError` if nobody can listen on `address`, before a worker tries."""
+    host, _, port = address.rpartition(":")
+    if host != "unix":
+        _listen(host.strip("[]"), int(port)).close()
 
 
 def _shown(listener: socket.socket) -> str:

@@ -13,6 +13,8 @@ import msgspec
 from msgspec import Meta
 from slipstream_core.types import GenerationRequest, Withheld
 
+from slipstream_gateway.upstreams.carrier import Carrier
+
 MAX_COUNT = 2**31 - 1
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 """A number of tokens or steps as reported by an upstream. A value out of bounds is an error of the upstream."""
@@ -54,7 +56,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     of this part. `deadline_s`, by `time.monotonic`, is when the client stops waiting. `request_class` is the
     decision's, for servers that count by class. `token_ids` requests the answer's token ids beside its text, if the
     server supports it; the client does not see them. `bounds_output`: `Usage.most_output_tokens` must be updated while
-    the answer streams.
+    the answer streams. `carrier`: a proxy sends the request to the server; None: the upstream itself.
     """
 
     request: GenerationRequest
@@ -69,6 +71,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     request_class: str = ""
     token_ids: bool = False
     bounds_output: bool = True
+    carrier: Carrier | None = None
 
 
 _TENSOR_FEATURES = frozenset({"n"})

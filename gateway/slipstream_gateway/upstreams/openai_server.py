@@ -25,6 +25,7 @@ from slipstream_core.types import Endpoint
 from yarl import URL
 
 from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, TokenScore, Usage, Wire
+from slipstream_gateway.upstreams.carrier import CarriedResponse
 from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_continuation import continued_body
@@ -35,6 +36,7 @@ from slipstream_gateway.upstreams.scores import score_by
 from slipstream_gateway.upstreams.sse import EventSplitter
 from slipstream_gateway.upstreams.token_ids import TokenIds, request_fields, requests_ids
 
+HttpResponse = aiohttp.ClientResponse | CarriedResponse
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _PATHS = {
     Endpoint.CHAT: "v1/chat/completions",
@@ -177,13 +179,23 @@ class OpenAiUpstream:
         read_usage = read_response_usage if job.request.endpoint is Endpoint.RESPONSES else read_body_usage
         return body, read_usage(body)
 
-    async def _post(self, job: Job) -> aiohttp.ClientResponse:
+    async def _post(self, job: Job) -> HttpResponse:
         """Sends the request; returns the response once its status is 200."""
         body = self._body(job)
         url, headers = self._urls[job.request.endpoint], self._job_headers(job)
+        response: HttpResponse
+        if job.carrier is not None:
+            response = await job.carrier.post(f"{url.host}:{url.port}", headers, body)
+        else:
+            response = await self._send(url, headers, body)
+        if response.status != 200:
+            raise await _refusal(response, own_key=self._api_key is not None)
+        return response
+
+    async def _send(self, url: URL, headers: CIMultiDict[str], body: bytes) -> aiohttp.ClientResponse:
         try:
             try:
-                response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
+                return await self._session.post(url, data=body, headers=headers, allow_redirects=False)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
                 if isinstance(exc, aiohttp.ClientConnectorError):
                     raise
@@ -191,7 +203,7 @@ class OpenAiUpstream:
                 # one.
                 if self._fresh_session is None:
                     self._fresh_session = self._open_session(keep_alive=False)
-                response = await self._fresh_session.post(url, data=body, headers=headers, allow_redirects=False)
+                return await self._fresh_session.post(url, data=body, headers=headers, allow_redirects=False)
         except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
             raise UpstreamTimeout("The upstream did not accept a connection in time.") from exc
         except (aiohttp.ClientConnectionError, OSError) as exc:
@@ -200,9 +212,6 @@ class OpenAiUpstream:
             raise UpstreamUnavailable("The upstream is unreachable.", detail=detail) from None
         except NETWORK_ERRORS as exc:
             raise UpstreamFailed("The upstream's response is not HTTP.", detail=describe_network_error(exc)) from None
-        if response.status != 200:
-            raise await _refusal(response, own_key=self._api_key is not None)
-        return response
 
 
 def _is_hung_up(error: Exception) -> bool:
@@ -215,7 +224,7 @@ def _is_hung_up(error: Exception) -> bool:
 class OpenAiStream:
     """A running SSE answer, forwarded in blocks of whole events as they arrive on the socket."""
 
-    def __init__(self, response: aiohttp.ClientResponse, job: Job, reader: Callable[[Job, Usage], Reader]) -> None:
+    def __init__(self, response: HttpResponse, job: Job, reader: Callable[[Job, Usage], Reader]) -> None:
         known = job.committed
         self.usage = Usage(exact=False)
         if known is not None:
@@ -290,12 +299,9 @@ class OpenAiStream:
             raise UpstreamFailed("The upstream ended its stream prematurely.")
 
 
-async def _read_body(response: aiohttp.ClientResponse) -> bytes:
-    length = response.content_length
-    if length is not None and length <= MAX_BODY_BYTES:
-        return await response.read()
+async def _read_body(response: HttpResponse) -> bytes:
     parts, total = [], 0
-    async for data in response.content.iter_any():
+    while data := await response.content.readany():
         parts.append(data)
         total += len(data)
         if total > MAX_BODY_BYTES:
@@ -303,7 +309,7 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-async def _refusal(response: aiohttp.ClientResponse, *, own_key: bool) -> SlipstreamError:
+async def _refusal(response: HttpResponse, *, own_key: bool) -> SlipstreamError:
     """The error for a status other than 200. `own_key`: the gateway's key was sent, not the client's."""
     status = response.status
     try:
@@ -326,6 +332,6 @@ async def _refusal(response: aiohttp.ClientResponse, *, own_key: bool) -> Slipst
     return UpstreamFailed(f"The upstream returned status {status}.", detail=f"{len(body)} bytes")
 
 
-def _retry_after_s(response: aiohttp.ClientResponse) -> float:
+def _retry_after_s(response: HttpResponse) -> float:
     value = response.headers.get("retry-after", "")
     return float(value) if value.isascii() and value.isdigit() and len(value) < 6 else 1.0

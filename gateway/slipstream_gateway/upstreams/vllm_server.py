@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-import aiohttp
 from multidict import CIMultiDict
 from slipstream_core.errors import (
     UpstreamFailed,
@@ -22,7 +21,7 @@ from yarl import URL
 from slipstream_gateway.upstreams.base import Drafting, Job, Usage
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_reading import Reader
-from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
+from slipstream_gateway.upstreams.openai_server import HttpResponse, OpenAiUpstream
 from slipstream_gateway.upstreams.vllm_plugin import PluginAnswer, PluginWatch
 from slipstream_gateway.upstreams.vllm_wire import count_body, drafting_body, is_own_field, vllm_reader_of
 
@@ -78,7 +77,7 @@ class VllmUpstream(OpenAiUpstream):
         body, usage = super()._answer(job, body)
         return count_body(body, usage, job), usage
 
-    async def _post(self, job: Job) -> aiohttp.ClientResponse:
+    async def _post(self, job: Job) -> HttpResponse:
         try:
             return await super()._post(job)
         except UpstreamUnavailable:

@@ -18,6 +18,9 @@ _RATIO_SAMPLES, _RATIO_WINDOW, _RATIO_CLIP = 20.0, 200.0, 0.5
 class FirstToken:
     """Times to first token: a curve over load and the prompt's length in thousands of tokens for both arms, which wait
     in one queue for the same target, and the ratio by which a draft, which reads the prompt as well, prolongs them.
+
+    Without plain requests, only the product of the two is known. A draft never shortens the time: a ratio below 1 would
+    be an error of the curve, and would be taken for a gain of speculation.
     """
 
     def __init__(self) -> None:
@@ -44,7 +47,7 @@ class FirstToken:
 
     @property
     def _log_ratio(self) -> float:
-        return self._log_ratios / (self._samples + _RATIO_SAMPLES)
+        return max(self._log_ratios, 0.0) / (self._samples + _RATIO_SAMPLES)
 
 
 class PoolModel:

@@ -36,10 +36,12 @@ def by_saving(case: Case) -> ArmChoice:
 def counted_saving_s(case: Case, best: PredictedSaving) -> float:
     """The saving that is compared with the margin: under `cautious`, its lower bound. Under `expected`, the upper bound
     for an adaptive request: its server stops verifying draft tokens that do not pay, so that a try costs little. Not
-    for a short answer if a draft model has to read the prompt first, for a time that has not been measured."""
+    for a short answer if a draft model has to read the prompt first, for a time that has not been measured, nor for an
+    answer that one draft could hold: the server does not know that it ends, and verifies draft tokens in vain."""
     if case.spec is not None and case.spec.decision == "cautious":
         return best.saving_s - uncertainty_s(case)
-    if case.is_adaptive and (best.output_tokens > SHORT_MAX_TOKENS or _starts_as_soon(case)):
+    is_short, fits_one_draft = best.output_tokens <= SHORT_MAX_TOKENS, best.output_tokens <= case.longest + 1
+    if case.is_adaptive and (not is_short or (_starts_as_soon(case) and not fits_one_draft)):
         return best.saving_s + uncertainty_s(case)
     return best.saving_s
 

@@ -3,8 +3,11 @@
 With L output tokens, of which the first comes with the prompt, and E(β, γ) tokens per step (Leviathan et al. 2023)::
 
     plain       = TTFT_plain + (L - 1) · TPOT_plain
-    speculative = TTFT_spec  + (L - 1) · step(γ) / E(β, γ)         step(γ) = base + γ · per_draft_token
-    saving      = plain - speculative
+    speculative = TTFT_spec  + steps · step(γ)                     step(γ) = base + γ · per_draft_token
+    saving      = plain - speculative                              steps   = (L - 1) / E(β, γ), but at least 1
+
+A step that yields more tokens than the answer still needs takes as long as any other: an answer of two tokens gains
+nothing by speculation.
 
 Pure arithmetic on a forecast. The standard error of the saving follows from those of its parts by the delta method. The
 parts count as independent, except for the pace of servers that both arms share.
@@ -79,18 +82,20 @@ def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, lengths: _Leng
     beta = acceptance.mean if acceptance is not None else 0.0
     per_draft_token_s = forecast.step_per_draft_token_s.mean
     power, tokens, slope = 1.0, 1.0, 0.0  # β^γ, E and dE/dβ, updated with γ
-    best = (math.inf, lengths.shortest, 1.0, 0.0)
+    after_first = max(forecast.output_tokens.mean - 1.0, 0.0)
+    best = (math.inf, math.inf, lengths.shortest, 1.0, 0.0)
     for length in range(1, lengths.longest + 1):
         slope += length * power
         power *= beta
         tokens += power
         tpot_s = (base_s + min(length, lengths.verified) * per_draft_token_s) / tokens
-        if length >= lengths.shortest and tpot_s < best[0]:
-            best = (tpot_s, length, tokens, slope)
-    tpot_s, draft_length, tokens, slope = best
+        after_first_s = _steps(after_first, tokens) * tokens * tpot_s if after_first else 0.0
+        if length >= lengths.shortest and after_first_s < best[0]:
+            best = (after_first_s, tpot_s, length, tokens, slope)
+    after_first_s, tpot_s, draft_length, tokens, slope = best
     if lengths.may_be_none:
         tpot_s = min(tpot_s, plain_tpot_s)
-    after_first = max(forecast.output_tokens.mean - 1.0, 0.0)
+        after_first_s = min(after_first_s, after_first * plain_tpot_s)
     return PredictedSaving(
         draft_length,
         min(draft_length, lengths.verified),
@@ -100,8 +105,13 @@ def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, lengths: _Leng
         plain_tpot_s,
         tpot_s,
         forecast.plain_ttft_s.mean + after_first * plain_tpot_s,
-        forecast.speculative_ttft_s.mean + (after_first * tpot_s if after_first else 0.0),
+        forecast.speculative_ttft_s.mean + after_first_s,
     )
+
+
+def _steps(after_first: float, tokens_per_step: float) -> float:
+    """The mean number of steps that yield `after_first` tokens."""
+    return max(after_first / tokens_per_step, min(after_first, 1.0))
 
 
 def saving_se_s(forecast: Forecast, best: PredictedSaving, *, same_pace: bool) -> float:
@@ -111,7 +121,7 @@ def saving_se_s(forecast: Forecast, best: PredictedSaving, *, same_pace: bool) -
     common to both, and a common error nearly cancels. So does that of the times to first token.
     """
     after_first = max(best.output_tokens - 1.0, 0.0)
-    steps = after_first / best.tokens_per_step
+    steps = _steps(after_first, best.tokens_per_step)
     plain_pace, pace = _relative(forecast.plain_tpot_s), _relative(forecast.step_base_s)
     common = min(plain_pace, pace) if same_pace else 0.0
     plain_first, first = forecast.plain_ttft_s.se, forecast.speculative_ttft_s.se

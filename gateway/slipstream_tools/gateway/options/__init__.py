@@ -50,9 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> GatewaySettings:
     """All settings. `table` is that of the manifest file, if there is one. Raises `CommandError`."""
     cluster, admin, access = source.cluster_of(args), checks.admin_of(args), checks.access_of(args)
-    checks.check_exposure(
-        [("--host", args.host), ("--admin-host", admin.host)], allowed=args.allow_anonymous or access.enabled
-    )
+    checks.check_ext_proc(args)
+    listeners = [("--host", args.host), ("--admin-host", admin.host), *checks.ext_proc_host(args)]
+    checks.check_exposure(listeners, allowed=args.allow_anonymous or access.enabled)
     redis_url = source.redis_of(args)
     checks.check_kill_switch(admin, in_cluster=cluster is not None, has_keys=access.enabled)
     return read_options(

@@ -30,6 +30,7 @@ from slipstream_gateway.decide.classify import load_model
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.tls import read_credentials
 
+_UNIX = "unix:"
 SHARED_KEY_VARIABLES = ("*_API_KEY",)
 """The default in a cluster, where authors of manifests are not operators of the gateway."""
 _MAX_SECRET_BYTES = 4096
@@ -44,6 +45,20 @@ _NO_SHARED_SECRET = (
     f"{ASSIGNMENT_VARIABLE}): with a random one each, a request that is tried again at another gateway may be assigned "
     "otherwise."
 )
+
+
+def check_ext_proc(args: argparse.Namespace) -> None:
+    """Raises `CommandError` for one socket file and several workers, which cannot share it."""
+    if args.ext_proc is not None and args.ext_proc.startswith(_UNIX) and args.workers > 1:
+        raise CommandError(f"--ext-proc {args.ext_proc}: a socket file serves one worker; give HOST:PORT.", exit_code=2)
+
+
+def ext_proc_host(args: argparse.Namespace) -> Sequence[tuple[str, str]]:
+    """The option and the host on which Envoy's filter listens, if it does."""
+    if args.ext_proc is None or args.ext_proc.startswith(_UNIX):
+        return ()
+    host, _, _ = args.ext_proc.rpartition(":")
+    return [("--ext-proc", host.strip("[]"))]
 
 
 def check_exposure(listeners: Sequence[tuple[str, str]], *, allowed: bool) -> None:

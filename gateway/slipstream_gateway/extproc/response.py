@@ -1,0 +1,124 @@
+"""The response to a request that Envoy carries to its server."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from slipstream_gateway.api.errors import Headers
+from slipstream_gateway.api.http import Message
+from slipstream_gateway.extproc.messages import BodySendMode, CommonResponse
+from slipstream_gateway.extproc.replies import (
+    Messages,
+    answer_to,
+    echo,
+    header_value,
+    immediate,
+    mutation_of,
+    send_pieces,
+)
+
+_EVENT_STREAM = "text/event-stream"
+
+
+class Response:
+    """The response to a carried request; `CarriedResponse` for the upstream, and the sender to the client.
+
+    A response with another status than 200 passes unchanged, so that its body is empty here.
+    """
+
+    def __init__(
+        self, messages: Messages, read: Callable[[], Awaitable[Any]], head: Any, announced: Headers, *, is_duplex: bool
+    ) -> None:
+        self.headers = {header.key: header_value(header).decode("latin-1") for header in head.headers.headers}
+        self.status = int(self.headers.get(":status", "0"))
+        self._messages = messages
+        self._read = read
+        self._announced = announced
+        self._is_duplex = is_duplex
+        self._is_stream = self.headers.get("content-type", "").startswith(_EVENT_STREAM)
+        self._is_begun = False  # Envoy has the head
+        self._awaits_answer = False  # to the last part of the body
+        self._ended = bool(head.end_of_stream)
+        self._outbox = bytearray()
+
+    @property
+    def content(self) -> Response:
+        return self
+
+    async def begin(self) -> None:
+        """Answers the head, unless the answer can wait until the body is known."""
+        if self.status != 200 and self._is_duplex:
+            await self._send_head(mutation_of(self._announced), None)
+            await echo(self._messages)
+        elif self.status != 200:
+            await self._send_head(mutation_of(self._announced), BodySendMode.NONE)
+        elif not self._is_duplex:
+            mode = None if self._is_stream else BodySendMode.BUFFERED
+            await self._send_head(mutation_of(self._announced), mode)
+
+    async def readany(self) -> bytes:
+        if self.status != 200:
+            return b""
+        while not self._ended:
+            await self._flush()
+            message = await self._read()
+            self._awaits_answer, self._ended = True, _is_last(message)
+            if message.response_body.body:
+                return bytes(message.response_body.body)
+        return b""
+
+    def at_eof(self) -> bool:
+        return self._ended
+
+    def close(self) -> None:
+        """Nothing to do: the connection is Envoy's."""
+
+    release = close
+
+    async def send(self, start: Message, body: bytes, *, is_last: bool) -> None:
+        """Passes a part of the body on."""
+        if self.status != 200:
+            return  # passes unchanged
+        if not self._is_begun or (start["status"] != 200 and not self._is_stream):
+            if start["status"] != 200:
+                self._outbox += body
+                if is_last:
+                    await self._messages.write(immediate(start["status"], start["headers"], bytes(self._outbox)))
+                return
+            await self._send_head(mutation_of(self._announced), None)
+        self._outbox += body
+        if is_last or self._is_duplex:
+            await self._flush(is_last=is_last)
+
+    async def _flush(self, *, is_last: bool = False) -> None:
+        """Answers the last part of the body with what is to be sent."""
+        if self._is_duplex:
+            if self._outbox or is_last:
+                body, self._outbox = bytes(self._outbox), bytearray()
+                await send_pieces(self._messages, "response_body", body, is_last=is_last)
+            return
+        if not self._awaits_answer:
+            return
+        common = CommonResponse()
+        if self._outbox:
+            common.body_mutation.body = bytes(self._outbox)
+            self._outbox = bytearray()
+        else:
+            common.body_mutation.clear_body = True
+        self._awaits_answer = False
+        await self._messages.write(answer_to("response_body", common))
+
+    async def _send_head(self, changes: Any, mode: BodySendMode | None) -> None:
+        self._is_begun = True
+        if self.status == 200 and mode is not BodySendMode.NONE:
+            changes.remove_headers.append("content-length")
+        answer = answer_to("response_headers", CommonResponse(header_mutation=changes))
+        if mode is not None:
+            answer.mode_override.response_body_mode = mode
+        await self._messages.write(answer)
+
+
+def _is_last(message: Any) -> bool:
+    """Whether the body of the response ends with `message`, which may be its trailers."""
+    return bool(message.response_body.end_of_stream) or not message.HasField("response_body")

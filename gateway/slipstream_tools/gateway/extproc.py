@@ -1,0 +1,16 @@
+"""`slipstream extproc`: the gateway as an external processor of Envoy, beside its HTTP endpoints."""
+
+from __future__ import annotations
+
+import argparse
+
+from slipstream_tools.gateway.command import add_arguments as add_gateway_arguments
+from slipstream_tools.gateway.command import run
+
+__all__ = ["add_arguments", "run"]
+DEFAULT_ADDRESS = "127.0.0.1:9002"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_gateway_arguments(parser)
+    parser.set_defaults(ext_proc=DEFAULT_ADDRESS)

@@ -1,0 +1,66 @@
+"""A real Envoy between clients and scripted servers, with the gateway as its external processor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.gateway.conftest import Gateway, OpenAiServer
+from tests.support.envoy import Envoy
+from tests.support.ports import lasting_ports
+
+FULL_DUPLEX = {
+    "request_body_mode": "FULL_DUPLEX_STREAMED",
+    "response_body_mode": "FULL_DUPLEX_STREAMED",
+    "request_trailer_mode": "SEND",
+    "response_trailer_mode": "SEND",
+}
+MODES = {"turns": {}, "full duplex": FULL_DUPLEX}
+
+
+class Path_(NamedTuple):
+    """The parts of one way through Envoy."""
+
+    envoy: Envoy
+    gateway: Gateway
+    plain: OpenAiServer
+    speculative: OpenAiServer
+
+
+@pytest.fixture
+def start_path(
+    tmp_path: Path,
+    openai_server: Callable[..., OpenAiServer],
+    run_gateway: Callable[..., contextlib.AbstractContextManager[Gateway]],
+    manifest_text: Callable[..., str],
+) -> Iterator[Callable[..., Path_]]:
+    """Starts a gateway with its filter, two servers and an Envoy; all are stopped after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            *, modes: dict[str, str] | None = None, policy: str = "", model: str = "acme", **options: Any
+        ) -> Path_:
+            plain, speculative = openai_server(), openai_server()
+            [filter_port] = lasting_ports(1)
+            urls = [f"http://127.0.0.1:{server.port}" for server in (plain, speculative)]
+            text = manifest_text([urls[0]], [urls[1]], upstream_model=model, policy=policy)
+            gateway = stack.enter_context(
+                run_gateway(tmp_path / "pair.yaml", text, ext_proc=f"127.0.0.1:{filter_port}", **options)
+            )
+            envoy = Envoy(
+                tmp_path, filter_port=filter_port, gateway_port=gateway.port, models=[plain.port], modes=modes
+            )
+            stack.callback(envoy.stop)
+            return Path_(envoy, gateway, plain, speculative)
+
+        yield start
+
+
+@pytest.fixture(params=MODES)
+def path(request: pytest.FixtureRequest, start_path: Callable[..., Path_]) -> Path_:
+    """A way through Envoy, in each of the filter's modes."""
+    return start_path(modes=MODES[request.param])

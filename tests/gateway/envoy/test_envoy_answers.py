@@ -1,0 +1,198 @@
+"""Requests of OpenAI's own client through a real Envoy: decisions, answers, errors, and what is learnt."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from slipstream_core.settings import AccessSettings
+
+from tests.gateway.access.conftest import Keys
+from tests.gateway.envoy.conftest import MODES, Path_
+from tests.support.polling import eventually
+
+WAIT_S = 20.0
+
+
+def client(path: Path_, **headers: str) -> openai.OpenAI:
+    return openai.OpenAI(
+        base_url=f"{path.envoy.url}/v1", api_key="unused", default_headers=headers, max_retries=0, timeout=WAIT_S
+    )
+
+
+@pytest.mark.parametrize("mode", ["plain", "speculative"])
+def test_the_decided_server_answers_and_the_headers_explain_it(path: Path_, mode: str) -> None:
+    raw = client(path).with_options(default_headers={"x-slipstream-mode": mode})
+    found = raw.chat.completions.with_raw_response.create(
+        model="acme", messages=[{"role": "user", "content": "tokens=4"}], max_tokens=50
+    )
+    assert found.headers["x-slipstream-arm"] == mode
+    assert found.headers["x-slipstream-reason"] == "client_asked"
+    assert found.headers["x-request-id"]
+    assert found.parse().choices[0].message.content == "word " * 4
+    asked, other = (path.plain, path.speculative) if mode == "plain" else (path.speculative, path.plain)
+    assert (len(asked.requests), len(other.requests)) == (1, 0)
+    assert asked.headers[0]["x-slipstream-arm"] == mode
+    labels = {"arm": mode, "status": "ok"}
+    assert path.gateway.metric("slipstream_requests_total", **labels) == 1
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_a_stream_arrives_whole_and_its_usage_only_if_it_was_requested(path: Path_, include_usage: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if include_usage else {}
+    with client(path).chat.completions.create(
+        model="acme", messages=[{"role": "user", "content": "tokens=30"}], stream=True, **options
+    ) as stream:  # type: ignore[call-overload]
+        chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == "".join(f"w{index} " for index in range(30))
+    assert [chunk.usage.completion_tokens for chunk in chunks if chunk.usage is not None] == [30] * include_usage
+    [asked] = path.plain.requests + path.speculative.requests
+    assert asked["stream_options"]["include_usage"] is True
+    assert path.gateway.metric("slipstream_output_tokens_total") == 30
+
+
+def chat(text: str, **more: object) -> dict[str, object]:
+    return {"model": "acme", "messages": [{"role": "user", "content": text}], **more}
+
+
+def post(path: Path_, body: object, **headers: str) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    named = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return httpx.post(f"{path.envoy.url}/v1/chat/completions", content=content, headers=named, timeout=WAIT_S)
+
+
+def test_bad_input_gets_the_gateways_own_message(path: Path_) -> None:
+    found = post(path, chat("tokens=3", temperature=7))
+    assert found.status_code == 400
+    assert found.json()["error"]["param"] == "temperature"
+    assert found.headers["content-type"] == "application/json"
+    assert post(path, b"{").json()["error"]["type"] == "invalid_request_error"
+    assert post(path, chat("x"), x_slipstream_mode="fast").json()["error"]["param"] == "x-slipstream-mode"
+    assert not path.plain.requests + path.speculative.requests
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
+def test_a_refusal_of_the_server_passes_unchanged(path: Path_, status: int) -> None:
+    found = post(path, chat(f"status={status}"))
+    assert (found.status_code, found.json()["error"]["message"]) == (status, "scripted")
+    assert len(path.plain.requests + path.speculative.requests) == 1
+    assert path.gateway.metric("slipstream_requests_total", status="ok") == 0
+
+
+def test_a_large_answer_and_a_large_request_arrive_whole(path: Path_) -> None:
+    text = "tokens=40 big=20000 " + "pad " * 700_000
+    found = post(path, chat(text, stream=True))
+    assert found.text.count("word" * 20000) == 40
+    [asked] = path.plain.requests + path.speculative.requests
+    assert asked["messages"][0]["content"] == text
+
+
+def test_a_body_above_the_limit_is_refused_with_the_limit(path: Path_) -> None:
+    found = post(path, chat("x" * 10_000_000))
+    assert found.status_code == 413
+    assert "4194304" in found.json()["error"]["message"]
+
+
+def test_a_model_that_is_not_in_the_manifest_is_left_to_envoy(path: Path_) -> None:
+    found = post(path, {**chat("tokens=2"), "model": "someone-elses"})
+    assert found.status_code == 200, (found.status_code, found.text, path.envoy.log.read_text(), path.plain.requests)
+    assert found.json()["choices"][0]["message"]["content"] == "word word "
+    assert "x-slipstream-arm" not in found.headers
+    assert path.plain.requests[0]["model"] == "someone-elses"
+
+
+def test_other_paths_are_left_to_envoy(path: Path_) -> None:
+    assert httpx.get(f"{path.envoy.url}/v1/models").json() == {"object": "list", "data": []}
+    large = chat("tokens=2 " + "pad " * 2_000_000)
+    found = httpx.post(f"{path.envoy.url}/v1/audio/speech", json=large, timeout=WAIT_S)
+    assert found.json()["choices"][0]["message"]["content"] == "word word "
+    assert path.plain.requests == [large]
+
+
+def test_a_server_knows_the_model_by_another_name(start_path: Callable[..., Path_]) -> None:
+    path = start_path(model="theirs")
+    found = post(path, chat("tokens=2"))
+    assert found.json()["model"] == "acme"
+    streamed = post(path, chat("tokens=2", stream=True))
+    assert '"model": "acme"' in streamed.text or '"model":"acme"' in streamed.text
+    assert {asked["model"] for asked in path.plain.requests + path.speculative.requests} == {"theirs"}
+
+
+def test_keys_are_checked_and_never_reach_a_server(start_path: Callable[..., Path_], tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.json")
+    key = keys.create("--name", "client")
+    path = start_path(access=AccessSettings(keys=keys.path))
+    assert post(path, chat("tokens=2")).status_code == 401
+    assert post(path, chat("tokens=2"), authorization="Bearer wrong").json()["error"]["code"] == "invalid_api_key"
+    found = post(path, chat("tokens=2"), authorization=f"Bearer {key}")
+    assert found.status_code == 200
+    [headers] = path.plain.headers + path.speculative.headers
+    assert "authorization" not in headers
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_with_keys_nothing_passes_unchecked(start_path: Callable[..., Path_], tmp_path: Path, mode: str) -> None:
+    keys = Keys(tmp_path / "keys.json")
+    key = keys.create("--name", "client")
+    path = start_path(modes=MODES[mode], model="theirs", access=AccessSettings(keys=keys.path))
+    by_their_name = {**chat("tokens=2"), "model": "theirs"}
+    assert post(path, by_their_name).status_code == 401
+    assert post(path, by_their_name, authorization=f"Bearer {key}").status_code == 404
+    for other in ("/v1/chat/completions/", "//v1/chat/completions", "/v1/embeddings", "/v1/models?x=1"):
+        found = httpx.post(f"{path.envoy.url}{other}", json=chat("tokens=2"), timeout=WAIT_S)
+        assert (found.status_code, found.json()["error"]["type"]) == (404, "invalid_request_error"), other
+    assert httpx.get(f"{path.envoy.url}/v1/models").status_code == 404
+    assert not path.plain.requests + path.speculative.requests
+
+
+def test_a_filter_in_modes_that_it_cannot_use_decides_nothing(
+    start_path: Callable[..., Path_], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    modes = {"request_body_mode": "NONE"}
+    path = start_path(modes=modes)
+    with caplog.at_level(logging.ERROR, "slipstream_gateway.extproc"):
+        answers = [post(path, chat("tokens=2")) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert not any("x-slipstream-arm" in answer.headers for answer in answers)
+    [message] = [record.getMessage() for record in caplog.records if "filter is not usable" in record.getMessage()]
+    assert message.endswith("request_body_mode must be BUFFERED or FULL_DUPLEX_STREAMED")
+
+
+def test_a_client_that_leaves_ends_the_servers_work(path: Path_) -> None:
+    with httpx.stream(
+        "POST", f"{path.envoy.url}/v1/chat/completions", json=chat("tokens=500 gap=0.05", stream=True), timeout=WAIT_S
+    ) as stream:
+        next(stream.iter_bytes())
+    eventually(lambda: path.plain.cancelled.is_set() or path.speculative.cancelled.is_set(), "the server's work ended")
+    eventually(lambda: path.gateway.metric("slipstream_requests_total", status="cancelled") == 1, "it was recorded")
+    assert path.gateway.metric("slipstream_requests_in_flight") == 0
+
+
+def test_a_stream_that_breaks_off_is_no_success(path: Path_) -> None:
+    with pytest.raises(httpx.RemoteProtocolError):
+        post(path, chat("tokens=20 die=5 gap=0.02", stream=True))
+    eventually(lambda: path.gateway.metric("slipstream_requests_in_flight") == 0, "the request ended")
+    assert path.gateway.metric("slipstream_requests_total", status="ok") == 0
+
+
+def test_requests_at_once_get_their_own_answers(path: Path_) -> None:
+    found: dict[int, int] = {}
+
+    def ask(tokens: int) -> None:
+        answer = post(path, chat(f"tokens={tokens} gap=0.001", stream=tokens % 2 == 0))
+        found[tokens] = answer.text.count("content") if tokens % 2 == 0 else answer.json()["usage"]["completion_tokens"]
+
+    threads = [threading.Thread(target=ask, args=(tokens,)) for tokens in range(1, 65)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {tokens: count for tokens, count in found.items() if tokens % 2} == {n: n for n in range(1, 65, 2)}
+    assert path.gateway.metric("slipstream_requests_total", status="ok") == 64

@@ -1,0 +1,251 @@
+"""`slipstream extproc` as a process beside a real Envoy: killed, restarted, drained, and sent what no Envoy sends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, ProcessingResponse
+
+from tests.gateway.conftest import OpenAiServer
+from tests.support.envoy import Envoy
+from tests.support.polling import eventually
+from tests.support.ports import lasting_ports
+
+WAIT_S = 20.0
+CLIENTS = 8
+
+
+class Filter:
+    """The process, which can be killed and started again on the same ports."""
+
+    def __init__(self, manifest: Path) -> None:
+        self._manifest = manifest
+        [self.port, self.http_port] = lasting_ports(2)
+        self.address = f"127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self, *options: str) -> None:
+        command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(self._manifest)]
+        self.child = subprocess.Popen(
+            [*command, "--ext-proc", self.address, "--port", str(self.http_port), *options],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ,
+        )
+        eventually(self._is_live, "the filter is live")
+
+    def stop(self, number: signal.Signals = signal.SIGKILL) -> str:
+        """Ends the process; returns its messages."""
+        self.child.send_signal(number)
+        return self.child.communicate(timeout=WAIT_S)[1]
+
+    def _is_live(self) -> bool:
+        assert self.child.poll() is None, self.child.communicate()[1]
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.http_port}/health/live").status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+@pytest.fixture
+def server(openai_server: Callable[..., OpenAiServer]) -> OpenAiServer:
+    return openai_server()
+
+
+@pytest.fixture
+def filter_(tmp_path: Path, server: OpenAiServer, manifest_text: Callable[..., str]) -> Iterator[Filter]:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(manifest_text([server.url]))
+    started = Filter(manifest)
+    yield started
+    if started.child.poll() is None:
+        started.stop()
+
+
+@pytest.fixture
+def envoy(tmp_path: Path, filter_: Filter, server: OpenAiServer) -> Iterator[Envoy]:
+    started = Envoy(tmp_path, filter_port=filter_.port, gateway_port=filter_.http_port, models=[server.port])
+    yield started
+    started.stop()
+
+
+class Load:
+    """Clients that send short requests without a pause, every second one streamed."""
+
+    def __init__(self, url: str) -> None:
+        self.answers: Counter[str] = Counter()
+        self._url = f"{url}/v1/chat/completions"
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        body = {
+            "model": "acme",
+            "messages": [{"role": "user", "content": "tokens=5 gap=0.002"}],
+            "stream": number % 2 == 0,
+        }
+        with httpx.Client(timeout=WAIT_S) as client:
+            while not self._over.is_set():
+                self.answers[self._ask(client, body)] += 1
+
+    def _ask(self, client: httpx.Client, body: dict[str, object]) -> str:
+        try:
+            answer = client.post(self._url, json=body)
+        except httpx.HTTPError as exc:
+            return f"failed: {exc!r}"
+        is_whole = answer.text.rstrip().endswith("[DONE]") if body["stream"] else "usage" in answer.text
+        if answer.status_code != 200 or not is_whole:
+            return f"failed: {answer.status_code} {answer.text[-80:]}"
+        return "decided" if "x-slipstream-arm" in answer.headers else "undecided"
+
+
+def test_a_filter_that_is_killed_under_load_fails_no_request(envoy: Envoy, filter_: Filter) -> None:
+    load = Load(envoy.url)
+    try:
+        for _ in range(3):
+            seen = load.answers["decided"]
+            eventually(lambda seen=seen: load.answers["decided"] > seen + 50, "requests are decided")  # type: ignore[misc]
+            filter_.stop()
+            seen = load.answers["undecided"]
+            eventually(lambda seen=seen: load.answers["undecided"] > seen + 50, "Envoy goes on")  # type: ignore[misc]
+            filter_.start()
+    finally:
+        load.stop()
+    failed = {answer: count for answer, count in load.answers.items() if answer.startswith("failed")}
+    assert not failed
+
+
+def test_a_filter_that_is_told_to_end_finishes_its_streams(envoy: Envoy, filter_: Filter) -> None:
+    with httpx.stream(
+        "POST",
+        f"{envoy.url}/v1/chat/completions",
+        json={"model": "acme", "messages": [{"role": "user", "content": "tokens=40 gap=0.05"}], "stream": True},
+        timeout=WAIT_S,
+    ) as stream:
+        pieces = stream.iter_text()
+        text = next(pieces)
+        filter_.child.send_signal(signal.SIGTERM)
+        text += "".join(pieces)
+    assert text.count('"content": "w') == 40
+    assert text.rstrip().endswith("[DONE]")
+    assert "Traceback" not in filter_.child.communicate(timeout=WAIT_S)[1]
+
+
+def test_an_address_in_use_is_one_clear_message(filter_: Filter) -> None:
+    command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(filter_._manifest), "--port", "0"]
+    found = subprocess.run(
+        [*command, "--ext-proc", filter_.address], capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
+    assert found.returncode == 1
+    assert "slipstream: error: cannot listen on" in found.stderr
+    assert filter_.address in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ext-proc", "nowhere"], "expected HOST:PORT or unix:/PATH, got 'nowhere'"),
+        (["--ext-proc", "127.0.0.1:99999"], "expected 0 to 65535, got 99999"),
+        (["--ext-proc", "unix:/tmp/x", "--workers", "2"], "--ext-proc unix:/tmp/x: a socket file serves one worker"),
+        (["--ext-proc", "0.0.0.0:9002"], "--ext-proc 0.0.0.0: other machines can reach it"),
+    ],
+)
+def test_bad_addresses_are_refused(
+    tmp_path: Path, manifest_text: Callable[..., str], options: list[str], message: str
+) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
+    command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(manifest), *options]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    assert found.returncode == 2
+    assert message in found.stderr
+
+
+async def _hostile(address: str, seed: int) -> None:
+    """One stream of messages in a senseless order, or of bytes that are no messages."""
+    draws = random.Random(seed)
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = channel.stream_stream(METHOD)()
+        try:
+            for _ in range(draws.randint(1, 6)):
+                await call.write(_message(draws))
+            await call.done_writing()
+            async with asyncio.timeout(WAIT_S):
+                while (answer := await call.read()) is not grpc.aio.EOF:
+                    ProcessingResponse.FromString(answer)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            return  # the filter has ended the stream
+
+
+def _message(draws: random.Random) -> bytes:
+    if draws.random() < 0.3:
+        return draws.randbytes(draws.randint(0, 200))
+    message = ProcessingRequest()
+    kind = draws.choice(["request_headers", "request_body", "response_headers", "response_body", "request_trailers"])
+    if kind == "request_headers":
+        values = {":method": "POST", ":path": "/v1/chat/completions", "content-type": "application/json"}
+        for key, value in values.items():
+            junk = draws.randbytes(9) if draws.random() < 0.2 else value.encode()
+            message.request_headers.headers.headers.add(key=key, raw_value=junk)
+        message.request_headers.end_of_stream = draws.random() < 0.3
+        message.protocol_config.request_body_mode = draws.choice([0, 2, 4, 77, -1])
+        message.protocol_config.response_body_mode = draws.choice([0, 1, 4, 77])
+    elif kind.endswith("_body"):
+        getattr(message, kind).body = draws.choice([b"{", b'{"model": "acme"}', draws.randbytes(50), b""])
+        getattr(message, kind).end_of_stream = draws.random() < 0.5
+    else:
+        getattr(message, kind).SetInParent()
+    return bytes(message.SerializeToString())
+
+
+def test_senseless_messages_harm_nothing(envoy: Envoy, filter_: Filter, server: OpenAiServer) -> None:
+    async def many() -> None:
+        for first in range(0, 600, 30):
+            await asyncio.gather(*[_hostile(filter_.address, seed) for seed in range(first, first + 30)])
+
+    asyncio.run(many())
+    answer = httpx.post(
+        f"{envoy.url}/v1/chat/completions",
+        json={"model": "acme", "messages": [{"role": "user", "content": "tokens=2"}]},
+        timeout=WAIT_S,
+    )
+    assert answer.headers["x-slipstream-arm"] == "plain"
+    eventually(lambda: _in_flight(filter_) == 0, "no request is left behind")
+    assert "Traceback" not in filter_.stop(signal.SIGTERM)
+
+
+def _in_flight(filter_: Filter) -> float:
+    lines = httpx.get(f"http://127.0.0.1:{filter_.http_port}/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("slipstream_requests_in_flight"))
+
+
+def test_ten_thousand_mixed_requests(envoy: Envoy, filter_: Filter) -> None:
+    """Streamed and whole, decided by one process: every one gets its own answer."""
+    load = Load(envoy.url)
+    began_s = time.monotonic()
+    try:
+        eventually(lambda: load.answers.total() > 10_000, "ten thousand answers", within_s=120.0)
+    finally:
+        load.stop()
+    assert set(load.answers) == {"decided"}, (load.answers, time.monotonic() - began_s)
