@@ -196,7 +196,8 @@ class OpenAiServer(ThreadedServer):
 
         gone = asyncio.ensure_future(reader.read(1))
         try:
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+            writer.write(head + b"connection: close\r\n\r\n")  # as it does after each stream
             start = events.start()
             if script.get("die") == "announced":
                 await send(b"".join(start[:2]))

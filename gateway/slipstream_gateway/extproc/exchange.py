@@ -60,7 +60,7 @@ class Exchange:
         self._decision: Decision | None = None
         self._start: Message | None = None
         self._own = bytearray()  # an answer of the gateway itself
-        self._is_sent = False
+        self._is_sent = self._is_over = False
         self._response: Response | None = None
 
     async def read_body(self, limit_bytes: int) -> bytes:
@@ -109,6 +109,7 @@ class Exchange:
         start, body, is_last = self._start, message.get("body", b""), not message.get("more_body", False)
         if start is None:
             raise RuntimeError("the body of an answer was sent before its head")
+        self._is_over = is_last
         if self._response is not None:
             await self._response.send(start, body, is_last=is_last)
             return
@@ -117,8 +118,9 @@ class Exchange:
             await self._messages.write(immediate(start["status"], start["headers"], bytes(self._own)))
 
     def lose(self) -> None:
-        """Envoy has ended the stream: the client is gone, or the connection to the server broke."""
-        if not self._gone.done():
+        """Envoy has ended the stream: the client is gone, or the connection to the server broke, or Envoy had the last
+        part of the answer before its sender noticed."""
+        if not self._is_over and not self._gone.done():
             self._gone.set_result(None)
 
     # Carrier

@@ -40,7 +40,7 @@ def test_the_decided_server_answers_and_the_headers_explain_it(path: Path_, mode
     assert (len(asked.requests), len(other.requests)) == (1, 0)
     assert asked.headers[0]["x-slipstream-arm"] == mode
     labels = {"arm": mode, "status": "ok"}
-    assert path.gateway.metric("slipstream_requests_total", **labels) == 1
+    eventually(lambda: path.gateway.metric("slipstream_requests_total", **labels) == 1, "it was recorded")
 
 
 @pytest.mark.parametrize("include_usage", [False, True])
@@ -55,7 +55,7 @@ def test_a_stream_arrives_whole_and_its_usage_only_if_it_was_requested(path: Pat
     assert [chunk.usage.completion_tokens for chunk in chunks if chunk.usage is not None] == [30] * include_usage
     [asked] = path.plain.requests + path.speculative.requests
     assert asked["stream_options"]["include_usage"] is True
-    assert path.gateway.metric("slipstream_output_tokens_total") == 30
+    eventually(lambda: path.gateway.metric("slipstream_output_tokens_total") == 30, "it was recorded")
 
 
 def chat(text: str, **more: object) -> dict[str, object]:
@@ -172,7 +172,7 @@ def test_a_client_that_leaves_ends_the_servers_work(path: Path_) -> None:
         next(stream.iter_bytes())
     eventually(lambda: path.plain.cancelled.is_set() or path.speculative.cancelled.is_set(), "the server's work ended")
     eventually(lambda: path.gateway.metric("slipstream_requests_total", status="cancelled") == 1, "it was recorded")
-    assert path.gateway.metric("slipstream_requests_in_flight") == 0
+    eventually(lambda: path.gateway.metric("slipstream_requests_in_flight") == 0, "it ended")
 
 
 def test_a_stream_that_breaks_off_is_no_success(path: Path_) -> None:
@@ -195,4 +195,5 @@ def test_requests_at_once_get_their_own_answers(path: Path_) -> None:
     for thread in threads:
         thread.join()
     assert {tokens: count for tokens, count in found.items() if tokens % 2} == {n: n for n in range(1, 65, 2)}
+    eventually(lambda: path.gateway.metric("slipstream_requests_total") == 64, "all were recorded")
     assert path.gateway.metric("slipstream_requests_total", status="ok") == 64

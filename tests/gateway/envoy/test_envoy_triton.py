@@ -13,6 +13,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 from tests.gateway.conftest import Gateway
 from tests.gateway.envoy.conftest import MODES
 from tests.support.envoy import Envoy
+from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 
 SUMMARY = (
@@ -46,6 +47,9 @@ def test_requests_for_triton_reach_it_through_the_gateway(
             )  # type: ignore[call-overload]
             streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
             assert streamed == whole.parse().choices[0].message.content
-            assert gateway.metric("slipstream_requests_total", status="ok", arm="speculative") == 2
+            eventually(
+                lambda: gateway.metric("slipstream_requests_total", status="ok", arm="speculative") == 2,
+                "both recorded",
+            )
         finally:
             envoy.stop()
