@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -53,15 +52,25 @@ def bring_up(options: UpOptions) -> int:
         return _serve(ready, prompts, run_dir, stop)
 
 
+class _Stop:
+    """Set by the handler of a signal. Not a `threading.Event`: its `set` takes a lock, which the interrupted thread may
+    hold itself, in `wait` or in the handler of another signal."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def handle(self, _signal: int, _frame: FrameType | None) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+
 @contextmanager
-def _stop_signal() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set."""
-    stop = threading.Event()
-
-    def handle(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+def _stop_signal() -> Iterator[_Stop]:
+    """Set by Ctrl-C and SIGTERM."""
+    stop = _Stop()
+    previous = {number: signal.signal(number, stop.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
@@ -84,7 +93,7 @@ def _run_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: threading.Event) -> int:
+def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: _Stop) -> int:
     """Starts the servers and the gateway, and runs them until stopped."""
     options = ready.options
     with ExitStack() as cleanup:
@@ -101,7 +110,7 @@ def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: threading
         return _watch([gateway.child, *servers.children], stop)
 
 
-def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOptions, stop: threading.Event) -> bool:
+def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOptions, stop: _Stop) -> bool:
     """Waits for all, with progress lines. False: stopped meanwhile."""
     started = time.monotonic()
     if not servers.wait_ready(report=_print, stopping=stop.is_set):
@@ -125,12 +134,13 @@ def _announce(commands: Sequence[DemoCommand]) -> None:
     print("\nCtrl-C stops everything.", flush=True)
 
 
-def _watch(children: Sequence[Child], stop: threading.Event) -> int:
+def _watch(children: Sequence[Child], stop: _Stop) -> int:
     """Waits until stopped, or until a child process ends, which ends the command."""
-    while not stop.wait(_WATCH_INTERVAL_S):
+    while not stop.is_set():
         for child in children:
             if (status := child.exit_status()) is not None:
                 raise CommandError(f"{child.name} {status}; the end of its log:", tail=child.log_tail())
+        time.sleep(_WATCH_INTERVAL_S)
     _print("stopping …")
     return 0
 
