@@ -49,7 +49,7 @@ def port_or_any(text: str) -> int:
 
 
 def listen_address(text: str) -> str:
-    """`HOST:PORT` or `unix:PATH` to listen on."""
+    """`HOST:PORT` or `unix:/PATH` to listen on."""
     if text.startswith("unix:/"):
         return text
     host, separator, number = text.rpartition(":")

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from slipstream_core.errors import UpstreamUnavailable
+from slipstream_core.errors import InvalidRequest, UpstreamUnavailable
 from slipstream_core.types import Decision
 
 from slipstream_gateway.api.errors import Headers
 from slipstream_gateway.api.generate import decision_headers
-from slipstream_gateway.api.http import ClientGone, Message
+from slipstream_gateway.api.http import BODY_TIMEOUT_S, ClientGone, Message
 from slipstream_gateway.extproc.messages import BodySendMode, CommonResponse, HeaderMutation
 from slipstream_gateway.extproc.replies import (
     Messages,
@@ -41,13 +41,22 @@ _DUPLEX = BodySendMode.FULL_DUPLEX_STREAMED
 
 
 class Exchange:
-    """The state of one request. `request_mode` and `response_mode` are Envoy's.
+    """The state of one request. `authorization` is the client's, `request_mode` and `response_mode` are Envoy's.
 
     The methods are called in this order: `read_body`, then either `go_on`, which leaves the rest to Envoy, or those of
     ASGI and of `Carrier`. `go_on` and `send` may also be the first.
     """
 
-    def __init__(self, messages: Messages, *, has_body: bool, request_mode: int, response_mode: int) -> None:
+    def __init__(
+        self,
+        messages: Messages,
+        *,
+        authorization: str | None,
+        has_body: bool,
+        request_mode: int,
+        response_mode: int,
+    ) -> None:
+        self._authorization = authorization
         self._messages = messages
         self._has_body = has_body
         self._request_mode = request_mode
@@ -64,11 +73,21 @@ class Exchange:
         self._response: Response | None = None
 
     async def read_body(self, limit_bytes: int) -> bytes:
-        """The request's body, or its beginning if it has more than `limit_bytes`. Raises `ClientGone`."""
+        """The request's body, or its beginning if it has more than `limit_bytes`. Raises `ClientGone`, and
+        `InvalidRequest` if it does not arrive in time."""
         if not self._has_body:
             return b""
         if self._request_mode != _DUPLEX:
             await self._messages.write(answer_to("request_headers", CommonResponse()))
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                self._body = await self._read_body(limit_bytes)
+        except TimeoutError as exc:
+            raise InvalidRequest(f"The request body did not arrive within {BODY_TIMEOUT_S:g} s.") from exc
+        self._is_read = True
+        return self._body
+
+    async def _read_body(self, limit_bytes: int) -> bytes:
         parts, total = [], 0
         while total <= limit_bytes:
             message = await self._messages.read()
@@ -80,9 +99,7 @@ class Exchange:
             total += len(parts[-1])
             if message.request_body.end_of_stream:
                 break
-        self._body = b"".join(parts)
-        self._is_read = True
-        return self._body
+        return b"".join(parts)
 
     async def go_on(self, *, hand_over: bool) -> None:
         """Leaves the request to Envoy unchanged. `hand_over` asks it to send the request to the gateway itself."""
@@ -144,7 +161,12 @@ class Exchange:
         await self._send_request(changes, body, self._metadata(chosen))
         head = (await self._next()).response_headers
         self._response = Response(
-            self._messages, self._next, head, [*self._announced, *decision], is_duplex=self._response_mode == _DUPLEX
+            self._messages,
+            self._next,
+            head,
+            [*self._announced, *decision],
+            is_duplex=self._response_mode == _DUPLEX,
+            own_key=headers.get("authorization") not in (None, self._authorization),
         )
         await self._response.begin()
         return self._response
@@ -181,8 +203,8 @@ class Exchange:
             await send_pieces(self._messages, "request_body", body, is_last=True)
 
     async def _next(self) -> Any:
-        """The next message. At the end of the stream the client is gone: this never returns, and the task is cancelled
-        by whoever watches the client."""
+        """The next message. At the end of the stream the client is gone: this never returns, and the endpoint's
+        `ClientWatch` cancels the task."""
         message = await self._messages.read()
         if message is None:
             self.lose()

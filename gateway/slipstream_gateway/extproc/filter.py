@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 import msgspec
 from google.protobuf.message import DecodeError
-from slipstream_core.errors import shorten
+from slipstream_core.errors import InvalidRequest, shorten
 
-from slipstream_gateway.api.errors import ErrorReply, http_error_body
-from slipstream_gateway.api.http import ClientGone, Scope, send_error
+from slipstream_gateway.api.errors import ErrorReply, error_reply, http_error_body
+from slipstream_gateway.api.http import ClientGone, Scope, read_headers, send_error
 from slipstream_gateway.api.port_router import Asgi
 from slipstream_gateway.extproc.exchange import Exchange
 from slipstream_gateway.extproc.messages import METHOD, BodySendMode, ProcessingRequest
@@ -65,11 +65,12 @@ class ExternalProcessor:
         stream, and Envoy goes on without it."""
         messages = _Messages(context)
         first = await messages.read()
-        if first is None or not first.HasField("request_headers"):
+        if first is None or not (first.HasField("request_headers") or self._has_keys):
             return
         scope = _scope(first.request_headers)
         exchange = Exchange(
             messages,
+            authorization=read_headers(scope).authorization,
             has_body=not first.request_headers.end_of_stream,
             request_mode=_request_mode(first),
             response_mode=_response_mode(first),
@@ -88,6 +89,9 @@ class ExternalProcessor:
         try:
             body = await exchange.read_body(self._max_body_bytes)
         except ClientGone:
+            return
+        except InvalidRequest as exc:  # to end the stream would let the request pass
+            await send_error(exchange.send, error_reply(exc), [])
             return
         carried = self._carried_by(body)
         if not carried:

@@ -24,14 +24,23 @@ _EVENT_STREAM = "text/event-stream"
 class Response:
     """The response to a carried request; `CarriedResponse` for the upstream, and the sender to the client.
 
-    A response with another status than 200 passes unchanged, so that its body is empty here.
+    A response with another status than 200 passes unchanged, so that its body is empty here. The exception is a refusal
+    of the gateway's own key (`own_key`), which the body may quote: the client gets the gateway's error instead.
     """
 
     def __init__(
-        self, messages: Messages, read: Callable[[], Awaitable[Any]], head: Any, announced: Headers, *, is_duplex: bool
+        self,
+        messages: Messages,
+        read: Callable[[], Awaitable[Any]],
+        head: Any,
+        announced: Headers,
+        *,
+        is_duplex: bool,
+        own_key: bool,
     ) -> None:
         self.headers = {header.key: header_value(header).decode("latin-1") for header in head.headers.headers}
         self.status = int(self.headers.get(":status", "0"))
+        self._is_hidden = own_key and self.status in (401, 403)
         self._messages = messages
         self._read = read
         self._announced = announced
@@ -48,6 +57,8 @@ class Response:
 
     async def begin(self) -> None:
         """Answers the head, unless the answer can wait until the body is known."""
+        if self._is_hidden:
+            return
         if self.status != 200 and self._is_duplex:
             await self._send_head(mutation_of(self._announced), None)
             await echo(self._messages)
@@ -78,7 +89,7 @@ class Response:
 
     async def send(self, start: Message, body: bytes, *, is_last: bool) -> None:
         """Passes a part of the body on."""
-        if self.status != 200:
+        if self.status != 200 and not self._is_hidden:
             return  # passes unchanged
         if not self._is_begun or (start["status"] != 200 and not self._is_stream):
             if start["status"] != 200:

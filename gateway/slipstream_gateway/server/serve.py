@@ -146,9 +146,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _check_free(address: str) -> None:
-    """Raises `CommandError` if nobody can listen on `address`, before a worker tries."""
-    host, _, port = address.rpartition(":")
-    if host != "unix":
+    """Raises `CommandError` if the port of `address` is taken: a worker would fail later, with a traceback."""
+    if not address.startswith("unix:"):
+        host, _, port = address.rpartition(":")
         _listen(host.strip("[]"), int(port)).close()
 
 

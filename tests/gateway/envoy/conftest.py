@@ -22,7 +22,7 @@ FULL_DUPLEX = {
 MODES = {"turns": {}, "full duplex": FULL_DUPLEX}
 
 
-class Path_(NamedTuple):
+class Way(NamedTuple):
     """The parts of one way through Envoy."""
 
     envoy: Envoy
@@ -37,17 +37,19 @@ def start_path(
     openai_server: Callable[..., OpenAiServer],
     run_gateway: Callable[..., contextlib.AbstractContextManager[Gateway]],
     manifest_text: Callable[..., str],
-) -> Iterator[Callable[..., Path_]]:
+) -> Iterator[Callable[..., Way]]:
     """Starts a gateway with its filter, two servers and an Envoy; all are stopped after the test."""
     with contextlib.ExitStack() as stack:
 
         def start(
-            *, modes: dict[str, str] | None = None, policy: str = "", model: str = "acme", **options: Any
-        ) -> Path_:
+            *, modes: dict[str, str] | None = None, model: str = "acme", api_key_env: str = "", **options: Any
+        ) -> Way:
             plain, speculative = openai_server(), openai_server()
             [filter_port] = lasting_ports(1)
             urls = [f"http://127.0.0.1:{server.port}" for server in (plain, speculative)]
-            text = manifest_text([urls[0]], [urls[1]], upstream_model=model, policy=policy)
+            text = manifest_text([urls[0]], [urls[1]], upstream_model=model)
+            if api_key_env:
+                text = text.replace("{protocol: openai,", f"{{protocol: openai, apiKeyEnv: {api_key_env},")
             gateway = stack.enter_context(
                 run_gateway(tmp_path / "pair.yaml", text, ext_proc=f"127.0.0.1:{filter_port}", **options)
             )
@@ -55,12 +57,12 @@ def start_path(
                 tmp_path, filter_port=filter_port, gateway_port=gateway.port, models=[plain.port], modes=modes
             )
             stack.callback(envoy.stop)
-            return Path_(envoy, gateway, plain, speculative)
+            return Way(envoy, gateway, plain, speculative)
 
         yield start
 
 
 @pytest.fixture(params=MODES)
-def path(request: pytest.FixtureRequest, start_path: Callable[..., Path_]) -> Path_:
+def path(request: pytest.FixtureRequest, start_path: Callable[..., Way]) -> Way:
     """A way through Envoy, in each of the filter's modes."""
     return start_path(modes=MODES[request.param])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,20 +15,20 @@ import pytest
 from slipstream_core.settings import AccessSettings
 
 from tests.gateway.access.conftest import Keys
-from tests.gateway.envoy.conftest import MODES, Path_
+from tests.gateway.envoy.conftest import MODES, Way
 from tests.support.polling import eventually
 
 WAIT_S = 20.0
 
 
-def client(path: Path_, **headers: str) -> openai.OpenAI:
+def client(path: Way, **headers: str) -> openai.OpenAI:
     return openai.OpenAI(
         base_url=f"{path.envoy.url}/v1", api_key="unused", default_headers=headers, max_retries=0, timeout=WAIT_S
     )
 
 
 @pytest.mark.parametrize("mode", ["plain", "speculative"])
-def test_the_decided_server_answers_and_the_headers_explain_it(path: Path_, mode: str) -> None:
+def test_the_decided_server_answers_and_the_headers_explain_it(path: Way, mode: str) -> None:
     raw = client(path).with_options(default_headers={"x-slipstream-mode": mode})
     found = raw.chat.completions.with_raw_response.create(
         model="acme", messages=[{"role": "user", "content": "tokens=4"}], max_tokens=50
@@ -44,7 +45,7 @@ def test_the_decided_server_answers_and_the_headers_explain_it(path: Path_, mode
 
 
 @pytest.mark.parametrize("include_usage", [False, True])
-def test_a_stream_arrives_whole_and_its_usage_only_if_it_was_requested(path: Path_, include_usage: bool) -> None:
+def test_a_stream_arrives_whole_and_its_usage_only_if_it_was_requested(path: Way, include_usage: bool) -> None:
     options = {"stream_options": {"include_usage": True}} if include_usage else {}
     with client(path).chat.completions.create(
         model="acme", messages=[{"role": "user", "content": "tokens=30"}], stream=True, **options
@@ -62,13 +63,13 @@ def chat(text: str, **more: object) -> dict[str, object]:
     return {"model": "acme", "messages": [{"role": "user", "content": text}], **more}
 
 
-def post(path: Path_, body: object, **headers: str) -> httpx.Response:
+def post(path: Way, body: object, **headers: str) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
     return httpx.post(f"{path.envoy.url}/v1/chat/completions", content=content, headers=named, timeout=WAIT_S)
 
 
-def test_bad_input_gets_the_gateways_own_message(path: Path_) -> None:
+def test_bad_input_gets_the_gateways_own_message(path: Way) -> None:
     found = post(path, chat("tokens=3", temperature=7))
     assert found.status_code == 400
     assert found.json()["error"]["param"] == "temperature"
@@ -79,14 +80,14 @@ def test_bad_input_gets_the_gateways_own_message(path: Path_) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
-def test_a_refusal_of_the_server_passes_unchanged(path: Path_, status: int) -> None:
+def test_a_refusal_of_the_server_passes_unchanged(path: Way, status: int) -> None:
     found = post(path, chat(f"status={status}"))
     assert (found.status_code, found.json()["error"]["message"]) == (status, "scripted")
     assert len(path.plain.requests + path.speculative.requests) == 1
     assert path.gateway.metric("slipstream_requests_total", status="ok") == 0
 
 
-def test_a_large_answer_and_a_large_request_arrive_whole(path: Path_) -> None:
+def test_a_large_answer_and_a_large_request_arrive_whole(path: Way) -> None:
     text = "tokens=40 big=20000 " + "pad " * 700_000
     found = post(path, chat(text, stream=True))
     assert found.text.count("word" * 20000) == 40
@@ -94,13 +95,13 @@ def test_a_large_answer_and_a_large_request_arrive_whole(path: Path_) -> None:
     assert asked["messages"][0]["content"] == text
 
 
-def test_a_body_above_the_limit_is_refused_with_the_limit(path: Path_) -> None:
+def test_a_body_above_the_limit_is_refused_with_the_limit(path: Way) -> None:
     found = post(path, chat("x" * 10_000_000))
     assert found.status_code == 413
     assert "4194304" in found.json()["error"]["message"]
 
 
-def test_a_model_that_is_not_in_the_manifest_is_left_to_envoy(path: Path_) -> None:
+def test_a_model_that_is_not_in_the_manifest_is_left_to_envoy(path: Way) -> None:
     found = post(path, {**chat("tokens=2"), "model": "someone-elses"})
     assert found.status_code == 200, (found.status_code, found.text, path.envoy.log.read_text(), path.plain.requests)
     assert found.json()["choices"][0]["message"]["content"] == "word word "
@@ -108,7 +109,7 @@ def test_a_model_that_is_not_in_the_manifest_is_left_to_envoy(path: Path_) -> No
     assert path.plain.requests[0]["model"] == "someone-elses"
 
 
-def test_other_paths_are_left_to_envoy(path: Path_) -> None:
+def test_other_paths_are_left_to_envoy(path: Way) -> None:
     assert httpx.get(f"{path.envoy.url}/v1/models").json() == {"object": "list", "data": []}
     large = chat("tokens=2 " + "pad " * 2_000_000)
     found = httpx.post(f"{path.envoy.url}/v1/audio/speech", json=large, timeout=WAIT_S)
@@ -116,7 +117,7 @@ def test_other_paths_are_left_to_envoy(path: Path_) -> None:
     assert path.plain.requests == [large]
 
 
-def test_a_server_knows_the_model_by_another_name(start_path: Callable[..., Path_]) -> None:
+def test_a_server_knows_the_model_by_another_name(start_path: Callable[..., Way]) -> None:
     path = start_path(model="theirs")
     found = post(path, chat("tokens=2"))
     assert found.json()["model"] == "acme"
@@ -125,7 +126,7 @@ def test_a_server_knows_the_model_by_another_name(start_path: Callable[..., Path
     assert {asked["model"] for asked in path.plain.requests + path.speculative.requests} == {"theirs"}
 
 
-def test_keys_are_checked_and_never_reach_a_server(start_path: Callable[..., Path_], tmp_path: Path) -> None:
+def test_keys_are_checked_and_never_reach_a_server(start_path: Callable[..., Way], tmp_path: Path) -> None:
     keys = Keys(tmp_path / "keys.json")
     key = keys.create("--name", "client")
     path = start_path(access=AccessSettings(keys=keys.path))
@@ -138,7 +139,22 @@ def test_keys_are_checked_and_never_reach_a_server(start_path: Callable[..., Pat
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_with_keys_nothing_passes_unchecked(start_path: Callable[..., Path_], tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_of_the_gateways_own_key_is_not_shown(
+    start_path: Callable[..., Way], monkeypatch: pytest.MonkeyPatch, mode: str, status: int
+) -> None:
+    monkeypatch.setenv("SERVERS_KEY", "sk-of-the-servers")
+    path = start_path(modes=MODES[mode], api_key_env="SERVERS_KEY")
+    for stream in (False, True):
+        found = post(path, chat(f"status={status}", stream=stream), authorization="Bearer of-the-client")
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "upstream_failed")
+        assert "scripted" not in found.text
+    sent = {headers["authorization"] for headers in path.plain.headers + path.speculative.headers}
+    assert sent == {"Bearer sk-of-the-servers"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_with_keys_nothing_passes_unchecked(start_path: Callable[..., Way], tmp_path: Path, mode: str) -> None:
     keys = Keys(tmp_path / "keys.json")
     key = keys.create("--name", "client")
     path = start_path(modes=MODES[mode], model="theirs", access=AccessSettings(keys=keys.path))
@@ -152,8 +168,37 @@ def test_with_keys_nothing_passes_unchecked(start_path: Callable[..., Path_], tm
     assert not path.plain.requests + path.speculative.requests
 
 
+@pytest.mark.parametrize("modes", [{"request_header_mode": "SKIP"}, {"request_body_mode": "NONE"}])
+def test_with_keys_nothing_passes_in_modes_that_the_filter_cannot_use(
+    start_path: Callable[..., Way], tmp_path: Path, modes: dict[str, str]
+) -> None:
+    keys = Keys(tmp_path / "keys.json")
+    keys.create("--name", "client")
+    path = start_path(modes=modes, access=AccessSettings(keys=keys.path))
+    assert post(path, chat("tokens=2")).status_code in (404, 503)
+    assert not path.plain.requests + path.speculative.requests
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_body_that_never_arrives_is_refused_and_does_not_pass_unchecked(
+    start_path: Callable[..., Way], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr("slipstream_gateway.extproc.exchange.BODY_TIMEOUT_S", 0.5)
+    keys = Keys(tmp_path / "keys.json")
+    keys.create("--name", "client")
+    path = start_path(modes=MODES[mode], access=AccessSettings(keys=keys.path))
+    body = json.dumps(chat("tokens=2")).encode()
+    with socket.create_connection(("127.0.0.1", path.envoy.port), timeout=WAIT_S) as connection:
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:10])
+        answer = connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert b"The request body did not arrive within 0.5 s." in answer
+    assert not path.plain.requests + path.speculative.requests
+
+
 def test_a_filter_in_modes_that_it_cannot_use_decides_nothing(
-    start_path: Callable[..., Path_], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start_path: Callable[..., Way], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     modes = {"request_body_mode": "NONE"}
     path = start_path(modes=modes)
@@ -165,7 +210,7 @@ def test_a_filter_in_modes_that_it_cannot_use_decides_nothing(
     assert message.endswith("request_body_mode must be BUFFERED or FULL_DUPLEX_STREAMED")
 
 
-def test_a_client_that_leaves_ends_the_servers_work(path: Path_) -> None:
+def test_a_client_that_leaves_ends_the_servers_work(path: Way) -> None:
     with httpx.stream(
         "POST", f"{path.envoy.url}/v1/chat/completions", json=chat("tokens=500 gap=0.05", stream=True), timeout=WAIT_S
     ) as stream:
@@ -175,14 +220,14 @@ def test_a_client_that_leaves_ends_the_servers_work(path: Path_) -> None:
     eventually(lambda: path.gateway.metric("slipstream_requests_in_flight") == 0, "it ended")
 
 
-def test_a_stream_that_breaks_off_is_no_success(path: Path_) -> None:
+def test_a_stream_that_breaks_off_is_no_success(path: Way) -> None:
     with pytest.raises(httpx.RemoteProtocolError):
         post(path, chat("tokens=20 die=5 gap=0.02", stream=True))
     eventually(lambda: path.gateway.metric("slipstream_requests_in_flight") == 0, "the request ended")
     assert path.gateway.metric("slipstream_requests_total", status="ok") == 0
 
 
-def test_requests_at_once_get_their_own_answers(path: Path_) -> None:
+def test_requests_at_once_get_their_own_answers(path: Way) -> None:
     found: dict[int, int] = {}
 
     def ask(tokens: int) -> None:

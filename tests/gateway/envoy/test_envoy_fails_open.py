@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -31,10 +32,10 @@ CLIENTS = 8
 class Filter:
     """The process, which can be killed and started again on the same ports."""
 
-    def __init__(self, manifest: Path) -> None:
+    def __init__(self, manifest: Path, address: str = "") -> None:
         self._manifest = manifest
         [self.port, self.http_port] = lasting_ports(2)
-        self.address = f"127.0.0.1:{self.port}"
+        self.address = address or f"127.0.0.1:{self.port}"
         self.start()
 
     def start(self, *options: str) -> None:
@@ -149,6 +150,29 @@ def test_a_filter_that_is_told_to_end_finishes_its_streams(envoy: Envoy, filter_
     assert text.count('"content": "w') == 40
     assert text.rstrip().endswith("[DONE]")
     assert "Traceback" not in filter_.child.communicate(timeout=WAIT_S)[1]
+
+
+def test_a_socket_file_serves_as_well(tmp_path: Path, server: OpenAiServer, manifest_text: Callable[..., str]) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(manifest_text([server.url]))
+    started = Filter(manifest, address=f"unix:{tmp_path}/with:colon")
+    try:
+        answer = asyncio.run(_first_answer(started.address))
+        assert answer.WhichOneof("response") == "request_headers"
+    finally:
+        started.stop()
+
+
+async def _first_answer(address: str) -> Any:
+    """The filter's answer to a request that is not its own."""
+    message = ProcessingRequest()
+    for key, value in ((":method", b"GET"), (":path", b"/")):
+        message.request_headers.headers.headers.add(key=key, raw_value=value)
+    message.request_headers.end_of_stream = True
+    async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(WAIT_S):
+        call = channel.stream_stream(METHOD)()
+        await call.write(message.SerializeToString())
+        return ProcessingResponse.FromString(await call.read())
 
 
 def test_an_address_in_use_is_one_clear_message(filter_: Filter) -> None:
