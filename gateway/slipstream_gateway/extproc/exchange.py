@@ -203,10 +203,10 @@ class Exchange:
             await send_pieces(self._messages, "request_body", body, is_last=True)
 
     async def _next(self) -> Any:
-        """The next message. At the end of the stream the client is gone: this never returns, and the endpoint's
-        `ClientWatch` cancels the task."""
+        """The next message; None if the client is gone and has the whole answer. If it lacks a part this never returns,
+        and the endpoint's `ClientWatch` cancels the task."""
         message = await self._messages.read()
-        if message is None:
+        if message is None and not self._is_over:
             self.lose()
             await asyncio.get_running_loop().create_future()
         return message

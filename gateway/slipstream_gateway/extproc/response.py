@@ -99,8 +99,21 @@ class Response:
                 return
             await self._send_head(mutation_of(self._announced), None)
         self._outbox += body
-        if is_last or self._is_duplex:
-            await self._flush(is_last=is_last)
+        if not is_last:
+            if self._is_duplex:
+                await self._flush()
+            return
+        if self._is_duplex:
+            await self._drain()
+        await self._flush(is_last=True)
+        self._ended = True
+
+    async def _drain(self) -> None:
+        """Waits for the end of the server's response, which Envoy expects before that of the client's."""
+        while not self._ended:
+            await self._flush()
+            message = await self._read()
+            self._ended = message is None or _is_last(message)
 
     async def _flush(self, *, is_last: bool = False) -> None:
         """Answers the last part of the body with what is to be sent."""

@@ -6,6 +6,7 @@ It calls aiohttp's client directly: for the same calls httpx's client cost 274 Â
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ssl
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ _PATHS = {
     Endpoint.COMPLETION: "v1/completions",
     Endpoint.RESPONSES: "v1/responses",
 }
+_DRAIN_S = 1.0
 _READ_BYTES = 16 * 1024  # up to twice this size is buffered for a client that reads slowly
 _TLS_HINT = " (over TLS; a server that requires a client certificate closes connections this way, see --upstream-cert)"
 
@@ -258,23 +260,35 @@ class OpenAiStream:
         return await self._read()
 
     async def aclose(self) -> None:
-        if self._content.at_eof():
+        if self._reader.done and await self._is_drained():
             self._response.release()
         else:
             self._response.close()
 
+    async def _is_drained(self) -> bool:
+        """Whether the connection can serve another request. The end of the body may come after its last event."""
+        if self._content.at_eof():
+            return True
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                return not await self._content.readany()
+        except NETWORK_ERRORS:  # and a timeout
+            return False
+
     async def _read(self) -> Wire | None:
+        """The next block. None after the last event: clients leave then, and the answer is whole."""
         while True:
             if self._reader.failed:
                 raise UpstreamFailed("The upstream failed during its stream.")
+            if self._reader.done:
+                return None
             try:
                 data = await self._content.readany()
             except NETWORK_ERRORS as exc:
                 detail = describe_network_error(exc)
                 raise UpstreamFailed("The upstream closed the connection during its stream.", detail=detail) from None
             if not data:
-                self._check_end()
-                return None
+                raise UpstreamFailed("The upstream ended its stream prematurely.")
             block = self._splitter.feed(data)
             if block:
                 try:
@@ -293,10 +307,6 @@ class OpenAiStream:
         # Ids of a block that is not forwarded are attached to the next one.
         ids, prompt_ids = self._ids.pop() if block else ((), ())
         return Wire(block, self._reader.generating, ids, prompt_ids)
-
-    def _check_end(self) -> None:
-        if not self._reader.done:
-            raise UpstreamFailed("The upstream ended its stream prematurely.")
 
 
 async def _read_body(response: HttpResponse) -> bytes:

@@ -8,6 +8,8 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from slipstream_core.errors import SlipstreamError, UpstreamFailed
 from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.api.errors import error_reply
@@ -86,3 +88,29 @@ async def test_done_on_a_line_of_its_own_is_the_end(end: bytes) -> None:
         stream = await upstream.open(job())
         await drain(stream)
         await stream.aclose()
+
+
+@pytest.mark.parametrize(("end_after_s", "connections"), [(0.2, 1), (10.0, 2)])
+async def test_a_stream_ends_with_its_last_event_not_with_its_connection(end_after_s: float, connections: int) -> None:
+    """Clients leave after the last event. The connection serves the next request if the body ends soon enough."""
+    used: list[object] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        used.append(request.transport)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"data: [DONE]\n\n")
+        await asyncio.sleep(end_after_s)
+        return response
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
+    async with TestServer(app) as server:
+        upstream = OpenAiUpstream(str(server.make_url("")), connect_timeout_s=5)
+        for _ in range(2):
+            stream = await upstream.open(job())
+            async with asyncio.timeout(end_after_s):
+                await drain(stream)
+            await stream.aclose()
+        await upstream.aclose()
+    assert len(set(used)) == connections

@@ -19,6 +19,8 @@ from tests.vllm.gateway.conftest import MODEL, manifest
 
 PROMPT = [{"role": "user", "content": "Summarise this call for the CRM.\n\nCustomer: I was charged twice, 89.90 EUR."}]
 
+LENGTHS = {"plain": 0, "speculative": 3}
+
 
 class Served(NamedTuple):
     envoy: Envoy
@@ -46,11 +48,15 @@ def served(
     gateway.stop()
 
 
-@pytest.mark.parametrize(("mode", "length"), [("plain", 0), ("speculative", 3)])
+def asking(mode: str, length: int) -> dict[str, str]:
+    """Headers that ask for an arm; a length that the client has set is drafted whether it pays or not."""
+    return {"x-slipstream-mode": mode, **({"x-slipstream-draft-length": str(length)} if length else {})}
+
+
+@pytest.mark.parametrize(("mode", "length"), LENGTHS.items())
 def test_each_request_has_its_own_draft_length(served: Served, mode: str, length: int) -> None:
-    headers = {"x-slipstream-mode": mode, **({"x-slipstream-draft-length": str(length)} if length else {})}
     raw = served.client.chat.completions.with_raw_response.create(
-        model=MODEL, messages=PROMPT, temperature=0, max_tokens=40, extra_headers=headers
+        model=MODEL, messages=PROMPT, temperature=0, max_tokens=40, extra_headers=asking(mode, length)
     )  # type: ignore[call-overload]
     assert (raw.headers["x-slipstream-arm"], raw.headers["x-slipstream-draft-length"]) == (mode, str(length))
     usage = raw.parse().usage
@@ -62,20 +68,26 @@ def test_each_request_has_its_own_draft_length(served: Served, mode: str, length
 
 
 def test_both_arms_stream_the_same_greedy_text_and_are_learnt_from(served: Served) -> None:
-    before = served.gateway.metric("slipstream_drafted_tokens_total")
+    before = {arm: answered(served, arm) for arm in LENGTHS}, served.gateway.metric("slipstream_drafted_tokens_total")
     texts = set()
-    for mode in ("plain", "speculative"):
+    for mode, length in LENGTHS.items():
         chunks = served.client.chat.completions.create(
             model=MODEL,
             messages=PROMPT,
             temperature=0,
             max_tokens=40,
             stream=True,
-            extra_headers={"x-slipstream-mode": mode},
+            extra_headers=asking(mode, length),
         )  # type: ignore[call-overload]
         texts.add("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
     assert len(texts) == 1
-    eventually(lambda: served.gateway.metric("slipstream_drafted_tokens_total") > before, "the drafts were counted")
+    for arm in LENGTHS:
+        eventually(lambda arm=arm: answered(served, arm) == before[0][arm] + 1, f"the answer of {arm} was recorded")
+    assert served.gateway.metric("slipstream_drafted_tokens_total") > before[1]
+
+
+def answered(served: Served, arm: str) -> float:
+    return served.gateway.metric("slipstream_requests_total", arm=arm, status="ok")
 
 
 def test_a_client_that_leaves_ends_the_decoding(served: Served, vllm_server: VllmServer) -> None:
