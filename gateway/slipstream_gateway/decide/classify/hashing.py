@@ -68,7 +68,7 @@ _POWERS, _INVERSE = _powers(_BASE), pow(_BASE, -1, _MODULUS)
 # Factors that shift a hash to the start of the text; one table per kind, so that a run and a word of the same letters
 # differ.
 _RUN_BACK, _WORD_BACK = _powers(_INVERSE, _RUN_MIX), _powers(_INVERSE, _WORD_MIX)
-_VALUES = _byte_values()
+BYTE_VALUES = _byte_values()
 # Typographic marks as ASCII ones; otherwise they would be parts of words.
 _PLAIN_MARKS = str.maketrans(
     "\u2019\u2018\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u2013\u2014\u2022\u00a0\u3000\u00bf\u00a1"
@@ -81,7 +81,7 @@ _SOUTHERN_LEAD, _SOUTHERN_SECOND = 0xE0, (0xB8, 0xBB)
 _EASTERN_LEADS = (0xE3, 0xED)
 _WIDE_BYTES = 3
 # Bytes of other scripts are parts of words.
-_IN_WORD = bytes(byte >= 128 or chr(byte).isalnum() or chr(byte) in "'#+" for byte in range(256))
+IN_WORD = bytes(byte >= 128 or chr(byte).isalnum() or chr(byte) in "'#+" for byte in range(256))
 
 
 def encode(text: str) -> bytes:
@@ -97,7 +97,7 @@ def encode(text: str) -> bytes:
 def features(data: bytes) -> Features:
     """The rows of `data`, from `encode`; no word rows for text without words."""
     raw = np.frombuffer(data, np.uint8)
-    values = _VALUES.take(raw)
+    values = BYTE_VALUES.take(raw)
     values *= _POWERS[: raw.size]
     sums = np.zeros(raw.size + 1, np.uint32)
     np.add.accumulate(values, out=sums[1:])
@@ -124,7 +124,7 @@ def features(data: bytes) -> Features:
 
 def _word_edges(data: bytes, raw: npt.NDArray[np.uint8]) -> Rows:
     """The first byte of each word of `data` and the byte after it, by turns, word after word; `raw` are its bytes."""
-    inside = np.frombuffer(data.translate(_IN_WORD), np.bool_)
+    inside = np.frombuffer(data.translate(IN_WORD), np.bool_)
     if not data.isascii():
         leads = _wide_leads(raw)
         if leads.size:

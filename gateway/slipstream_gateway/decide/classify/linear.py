@@ -1,12 +1,15 @@
-"""The trained classifier: a sum of table rows, a softmax over tasks, logistic heads, in NumPy alone.
+"""The trained classifier: a sum of table rows, a softmax over tasks, logistic heads.
 
-The rows of a text's features are gathered and summed at once; the sum is divided by the root of their number. A system
-prompt adds a sum of its own, which is cached, because system prompts recur.
+The rows of a text's features are summed, by compiled code where the wheel has it (`_row_sum.c`), else by NumPy; the sum
+is divided by the root of their number. A system prompt adds a sum of its own, which is cached, because system prompts
+recur.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from operator import mul
 
@@ -14,10 +17,25 @@ import msgspec
 import numpy as np
 from slipstream_core.types import MEDIUM_MAX_TOKENS, GenerationRequest, RequestProfile, TaskType
 
-from slipstream_gateway.decide.classify.hashing import MAX_BYTES, RUN_WEIGHT, WORDS_FROM, encode, features, word_rows
+from slipstream_gateway.decide.classify.hashing import (
+    BYTE_VALUES,
+    IN_WORD,
+    MAX_BYTES,
+    RUN_WEIGHT,
+    WORDS_FROM,
+    encode,
+    features,
+    word_rows,
+)
 from slipstream_gateway.decide.classify.length import StatedLength, expected_tokens, stated_length
 from slipstream_gateway.decide.classify.model import COLUMNS, HEADS, SHARES, TASK_WEIGHT, TASKS, Floats, Model
 from slipstream_gateway.decide.classify.prompt import Prompt, pieces
+
+_row_sum: Callable[..., int] | None = None  # None in a wheel without compiled code
+with contextlib.suppress(ImportError):
+    from slipstream_gateway.decide.classify._row_sum import row_sum
+
+    _row_sum = row_sum
 
 _SYSTEM_PROMPTS_KEPT = 1024
 _WORDS_SHOWN = 5
@@ -35,6 +53,7 @@ class LinearClassifier:
         self._table[:, :COLUMNS] = model.table
         self._table[:WORDS_FROM] *= RUN_WEIGHT
         self._last = np.zeros(len(model.table), np.int32)
+        self._seen, self._stamp = np.zeros(len(model.table), np.uint32), 0
         self._bias = np.zeros(_COLUMNS_PADDED, np.float32)
         self._bias[:COLUMNS] = model.bias
         self._table[:, : len(TASKS)] /= model.temperature
@@ -69,8 +88,19 @@ class LinearClassifier:
     def _sum(self, text: str) -> Floats:
         """The table's columns summed over the features of `text`, over the root of their number; each feature counts
         once."""
-        found = features(encode(text))
-        rows = found.rows
+        data = encode(text)
+        if _row_sum is not None:
+            self._stamp += 1
+            total: Floats = np.empty(_COLUMNS_PADDED, np.float32)
+            count = _row_sum(data, BYTE_VALUES, IN_WORD, self._table, self._seen, self._stamp, total)
+            if count >= 0:
+                total *= max(count, 1) ** -0.5
+                return total
+        return self._numpy_sum(data)
+
+    def _numpy_sum(self, data: bytes) -> Floats:
+        """As `_sum`, for all scripts."""
+        rows = features(data).rows
         order = _ORDER[: rows.size]
         # A row counts once, at its last occurrence: the last of several writes to one index remains.
         self._last[rows] = order

@@ -5,6 +5,8 @@ Each step returns a choice, or None to continue.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from slipstream_core.errors import InvalidRequest, UnsupportedParameter
 from slipstream_core.manifest import Route
 from slipstream_core.manifest.capabilities import STATEFUL
@@ -186,7 +188,7 @@ def long_context(case: Case) -> ArmChoice | None:
     return plain(Reason.LONG_CONTEXT, f"about {tokens} prompt tokens are more than {spec.max_context_tokens}")
 
 
-THRESHOLDS = (short_output, rare_tokens, hot_sampling, long_context)
+THRESHOLDS: tuple[Callable[[Case], ArmChoice | None], ...] = (short_output, rare_tokens, hot_sampling, long_context)
 
 
 def least_confidence(case: Case) -> float | None:
