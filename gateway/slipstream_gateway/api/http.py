@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Set
 from typing import Any, NamedTuple
 
 import msgspec
 from slipstream_core.errors import BodyTooLarge, InvalidRequest, UnsupportedMedia, shorten
+from slipstream_core.random_bytes import random_bytes
 from starlette.responses import Response
 
 from slipstream_gateway.api.errors import ErrorReply, Headers, error_reply
@@ -77,7 +77,7 @@ def read_headers(scope: Scope) -> RequestHeaders:
     given = found.get("request_id", "")
     names_itself = bool(given) and len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable()
     if not names_itself:
-        found["request_id"] = secrets.token_hex(16)
+        found["request_id"] = random_bytes(16).hex()
     return RequestHeaders(names_itself=names_itself, **found)
 
 

@@ -7,7 +7,6 @@ asynchronous generator around it, and does not build numpy arrays for tensors of
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import grpc
 import msgspec
 from slipstream_core.errors import Incomparable, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
+from slipstream_core.random_bytes import random_bytes
 from slipstream_core.types import GenerationRequest, Reason, Withheld, choice_seed
 from tritonclient.grpc import service_pb2
 
@@ -164,7 +164,7 @@ class TritonUpstream:
         draft_length = await self._connect(job)
         request, seed = job.request, job.request.seed
         if seed is None:
-            seed = secrets.randbits(63)
+            seed = int.from_bytes(random_bytes(8)) >> 1
         prompt_field = "messages" if request.messages else "prompt"
         choices = []
         for index in range(request.n):
