@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-fast test-slow bench chaos soak lint format crds docs lock audit sbom images train train-eagle wheel clean
+.PHONY: help up test test-fast test-slow bench chaos soak lint format crds docs lock audit sbom images train train-eagle wheel wheel-compiled clean
 
 help:
 	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
@@ -25,6 +25,7 @@ help:
 	@echo "make sbom    what is installed, as CycloneDX, into .run/sbom.json"
 	@echo "make lock    the hashes that the images are built with, after a change of constraints.txt"
 	@echo "make images  the three container images (TRITON_IMAGE=… where yours has another name)"
+	@echo "make wheel   the package, pure Python; make wheel-compiled: with compiled code, for this platform"
 	@echo "make train   train an embedded pair from its seed (an hour or so on 2 cores, resumes)"
 
 up: $(VENV)/.installed-run
@@ -112,6 +113,10 @@ train-eagle: $(VENV)/.installed-dev
 
 wheel: $(VENV)/.installed-dev
 	$(BIN)/python -m build --wheel
+
+# The same wheel for one platform and one Python, with compiled code; needs a C compiler.
+wheel-compiled: $(VENV)/.installed-dev
+	SLIPSTREAM_COMPILE=1 $(BIN)/python -m build --wheel --no-isolation
 
 clean:
 	rm -rf $(VENV) build dist .run .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -8,13 +8,15 @@
 FROM python:3.12.11-slim-bookworm AS build
 WORKDIR /src
 COPY constraints.txt ./
-RUN pip install --no-cache-dir -c constraints.txt build hatchling
-COPY pyproject.toml README.md LICENSE ./
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* \
+    && pip install --no-cache-dir -c constraints.txt build hatchling mypy setuptools
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY gateway gateway
 COPY operator operator
 COPY kernels kernels
 COPY deploy/model_repository deploy/model_repository
-RUN python -m build --wheel --no-isolation --outdir /wheels
+# With compiled code: see hatch_build.py.
+RUN SLIPSTREAM_COMPILE=1 python -m build --wheel --no-isolation --outdir /wheels
 COPY requirements/gateway.txt ./requirements.txt
 # Dependencies with hashes first; then our own wheel, without downloads.
 RUN python -m venv /opt/slipstream \

@@ -5,7 +5,7 @@ FROM python:3.12.11-slim-bookworm AS build
 WORKDIR /src
 COPY constraints.txt ./
 RUN pip install --no-cache-dir -c constraints.txt build hatchling
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY gateway gateway
 COPY operator operator
 COPY kernels kernels

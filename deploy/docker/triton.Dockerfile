@@ -19,7 +19,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends python3-venv
     && rm -rf /var/lib/apt/lists/* && python3 -m venv /build
 COPY constraints.txt ./
 RUN /build/bin/pip install --no-cache-dir -c constraints.txt build hatchling
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY gateway gateway
 COPY operator operator
 COPY kernels kernels
