@@ -125,7 +125,7 @@ class OpenAiServer(ThreadedServer):
         if is_response:
             text = script_of(request)
         else:
-            text = request["messages"][-1]["content"] if "messages" in request else request["prompt"]
+            text = request["messages"][-1]["content"] if request.get("messages") else request["prompt"]
         words = str(text).split() if self._scripted else ()
         script = dict(word.partition("=")[::2] for word in words)
         return await self._play(request, script, reader, writer, is_response=is_response)

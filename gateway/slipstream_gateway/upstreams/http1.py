@@ -215,6 +215,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
+        self._is_unasked = False  # a response has begun that answers no request
         self._began: asyncio.Future[Http1Response] | None = None  # while the head is awaited
         self._response: Http1Response | None = None
 
@@ -255,9 +256,6 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._began is None and self._response is None:
-            self.close()  # nobody asked
-            return
         self.has_received = True
         if self._response is None:
             self._head_bytes += len(data)
@@ -267,7 +265,9 @@ class _Connection(asyncio.Protocol):
             self._fail(NotHttp(type(exc).__name__))
             self.close()
             return
-        if self._began is not None and self._head_bytes > MAX_HEAD_BYTES:
+        if self._is_unasked:
+            self.close()  # the next request must not get it
+        elif self._began is not None and self._head_bytes > MAX_HEAD_BYTES:
             self._fail(NotHttp(f"the head of its response exceeds {MAX_HEAD_BYTES} bytes"))
             self.close()
 
@@ -280,6 +280,9 @@ class _Connection(asyncio.Protocol):
             self._fail(exc if isinstance(exc, OSError) else ConnectionResetError(_CLOSED))
 
     # httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        self._is_unasked = self._began is None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")

@@ -14,13 +14,14 @@ import zipfile
 from pathlib import Path
 from types import ModuleType
 
-import hatch_build
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.classify.hashing import BYTE_VALUES, IN_WORD, TABLE_ROWS, encode, features
+
+import hatch_build
 
 pytestmark = [
     pytest.mark.integration,
@@ -34,7 +35,8 @@ SUITES = ("tests/gateway/classify", "tests/gateway/learning", "tests/gateway/rou
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(build, env={**os.environ, "SLIPSTREAM_COMPILE": "1"}, capture_output=True, text=True)
+    environment = {**os.environ, "SLIPSTREAM_COMPILE": "1"}
+    done = subprocess.run(build, check=False, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     [found] = folder.glob("*.whl")
     return found
@@ -52,7 +54,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compiled(installed: Path) -> ModuleType:
     [path] = (installed / hatch_build.ROW_SUM.parent).glob("_row_sum*.so")
     spec = importlib.util.spec_from_file_location("_row_sum", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -60,7 +63,9 @@ def compiled(installed: Path) -> ModuleType:
 
 def run(code: list[str], installed: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
-    return subprocess.run([sys.executable, *code], env=environment, cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *code], check=False, env=environment, cwd=ROOT, capture_output=True, text=True
+    )
 
 
 def test_every_module_that_may_be_compiled_is_and_says_its_platform(wheel: Path, installed: Path) -> None:
@@ -83,7 +88,8 @@ def test_the_compiled_modules_are_loaded_without_what_compiled_them(installed: P
     done = run(["-c", code], installed)
     assert done.returncode == 0, done.stderr
     learner, row_sum = done.stdout.split(maxsplit=1)
-    assert learner.startswith(str(installed)) and learner.endswith(".so")
+    assert learner.startswith(str(installed))
+    assert learner.endswith(".so")
     assert "built-in function row_sum" in row_sum
 
 
