@@ -24,6 +24,7 @@ EVERYTHING: JSON = {
     "gateway": {
         "workers": 2,
         "image": {"repository": "mine/slipstream-gateway", "digest": "sha256:" + "0" * 64},
+        "extProc": {"enabled": True},
         "extraArgs": ["--first-chunk-timeout=60"],
         "extraEnv": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}],
         "extraEnvFrom": [{"secretRef": {"name": "upstream-keys"}}],

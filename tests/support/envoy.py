@@ -46,7 +46,7 @@ class Envoy:
         config["admin"] = {"address": _address(self.admin_port)}
         [listener] = config["static_resources"]["listeners"]
         listener["address"] = _address(self.port)
-        filters = _http_filters(listener)
+        filters = http_filters_of(config)
         ext_proc = next(item for item in filters if item["name"] == "envoy.filters.http.ext_proc")
         ext_proc["typed_config"]["processing_mode"].update(modes or {})
         if without_filter:
@@ -85,7 +85,9 @@ def _address(port: int) -> dict[str, Any]:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
 
 
-def _http_filters(listener: Mapping[str, Any]) -> list[dict[str, Any]]:
+def http_filters_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The filters of the only listener in `config`."""
+    [listener] = config["static_resources"]["listeners"]
     [manager] = listener["filter_chains"][0]["filters"]
     filters: list[dict[str, Any]] = manager["typed_config"]["http_filters"]
     return filters

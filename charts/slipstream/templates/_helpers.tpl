@@ -171,6 +171,9 @@ without --namespace serves all of them.
 {{- if and .Values.gateway.admin.mayKill (not .Values.gateway.auth.existingSecret.name) -}}
 {{- fail "gateway.admin.mayKill: requires API keys (auth.existingSecret.name), otherwise every client could stop speculation" -}}
 {{- end -}}
+{{- if and .Values.gateway.extProc.enabled (eq (int .Values.gateway.extProc.port) (int .Values.gateway.admin.port)) -}}
+{{- fail (printf "gateway.extProc.port: %d is the port of gateway.admin, too" (int .Values.gateway.extProc.port)) -}}
+{{- end -}}
 {{- $autoscaling := .Values.gateway.autoscaling -}}
 {{- if and $autoscaling.enabled (lt (int $autoscaling.maxReplicas) (int $autoscaling.minReplicas)) -}}
 {{- fail (printf "gateway.autoscaling: maxReplicas %d is below minReplicas %d" (int $autoscaling.maxReplicas) (int $autoscaling.minReplicas)) -}}
