@@ -51,7 +51,7 @@ def test_the_network_policy_lets_the_envoys_in(render: Render, only: Only) -> No
 
 
 def test_a_port_that_is_taken_is_refused(render: Render) -> None:
-    with pytest.raises(Exception, match="gateway.extProc.port: 8081 is the port of gateway.admin, too"):
+    with pytest.raises(Exception, match=r"gateway\.extProc\.port: 8081 is the port of gateway\.admin, too"):
         render({"gateway": {"extProc": {"enabled": True, "port": 8081}}})
 
 
