@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,6 +20,7 @@ from slipstream_gateway.extproc.replies import (
     send_pieces,
 )
 
+_DRAIN_S = 0.5
 _EVENT_STREAM = "text/event-stream"
 
 
@@ -103,17 +106,20 @@ class Response:
             if self._is_duplex:
                 await self._flush()
             return
-        if self._is_duplex:
+        if self._is_duplex and not self._ended:
             await self._drain()
         await self._flush(is_last=True)
         self._ended = True
 
     async def _drain(self) -> None:
-        """Waits for the end of the server's response, which Envoy expects before that of the client's."""
-        while not self._ended:
-            await self._flush()
-            message = await self._read()
-            self._ended = message is None or _is_last(message)
+        """Waits for the end of the server's response, which Envoy expects before that of the client's; not for long,
+        because a server may go on after the gateway has given up on it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                while not self._ended:
+                    await self._flush()
+                    message = await self._read()
+                    self._ended = message is None or _is_last(message)
 
     async def _flush(self, *, is_last: bool = False) -> None:
         """Answers the last part of the body with what is to be sent."""

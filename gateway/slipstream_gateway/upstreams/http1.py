@@ -7,15 +7,22 @@ It is on the hot path. With the same gateway around it a request took a fifth le
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import socket
 import ssl
 from collections.abc import Mapping
 
 import httptools
+from aiohappyeyeballs import start_connection
+from aiohappyeyeballs.types import AddrInfoType
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 KEEP_ALIVE_S = 30.0
 MAX_HEAD_BYTES = 64 * 1024
+DRAIN_S = 1.0
+_RETRY_WITHIN_S = 1.0
+_NEXT_ADDRESS_S = 0.25  # as RFC 8305 recommends
 _READ_BYTES = 32 * 1024  # at most about this much is buffered for a client that reads slowly
 _CLOSED = "the server closed the connection"
 
@@ -40,13 +47,14 @@ class Http1Client:
         resolver: AbstractResolver | None = None,
     ) -> None:
         self._host, self._port = root.raw_host or "", root.port or 80
-        self._host_line = f"host: {root.authority.rpartition('@')[2]}\r\n"
+        self._host_line = f"host: {root.host_port_subcomponent}\r\n"
         self._connect_timeout_s = connect_timeout_s
         self._tls = tls
         self._resolver = resolver
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Http1Response:
         """Sends the request; returns once the head of the response has arrived.
@@ -57,16 +65,20 @@ class Http1Client:
         head = self._head(path, headers, len(body))
         connection = self._take()
         if connection is not None:
+            sent_s = asyncio.get_running_loop().time()
             try:
                 return await connection.send(head, body)
             except OSError:
-                if connection.has_received:
+                # The server may have closed an idle connection just as it was taken: retry once, on a new one. A server
+                # that closes it later may have been at work on the request (RFC 9110, 9.2.2).
+                is_soon = asyncio.get_running_loop().time() - sent_s < _RETRY_WITHIN_S
+                if connection.has_received or self._is_closed or not is_soon:
                     raise
-                # The server may have closed an idle connection just as it was taken: retry once, on a new one.
         return await (await self._connect()).send(head, body)
 
     def close(self) -> None:
-        """Closes all connections; responses that are not complete fail."""
+        """Closes all connections; responses that are not complete fail, and so do later requests."""
+        self._is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in tuple(self._all):
@@ -102,27 +114,40 @@ class Http1Client:
         return None
 
     async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
         async with asyncio.timeout(self._connect_timeout_s):
-            for address in (addresses := await self._addresses()):
-                try:
-                    return await self._connect_to(address)
-                except OSError:
-                    if address is addresses[-1]:
-                        raise
-        raise ConnectionError(f"{self._host} has no address")
-
-    async def _addresses(self) -> list[str]:
-        if self._resolver is None:
-            return [self._host]
-        return [found["host"] for found in await self._resolver.resolve(self._host, self._port)]
-
-    async def _connect_to(self, address: str) -> _Connection:
-        name = self._host if self._tls is not None else None
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: _Connection(self), address, self._port, ssl=self._tls, server_hostname=name
-        )
+            addresses = await self._addresses()
+            connected = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_S, loop=loop)
+            try:
+                name = self._host.rstrip(".") if self._tls is not None else None
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self), sock=connected, ssl=self._tls, server_hostname=name
+                )
+            except BaseException:
+                connected.close()
+                raise
         self._all.add(connection)
+        if self._is_closed:
+            connection.close()
+            raise ConnectionResetError("the client is closed")
         return connection
+
+    async def _addresses(self) -> list[AddrInfoType]:
+        """The server's addresses, as of `getaddrinfo`."""
+        port = self._port
+        try:
+            version = ipaddress.ip_address(self._host).version
+        except ValueError:
+            pass
+        else:
+            family = socket.AF_INET if version == 4 else socket.AF_INET6
+            return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (self._host, port))]
+        if self._resolver is None:
+            return [*await asyncio.get_running_loop().getaddrinfo(self._host, port, type=socket.SOCK_STREAM)]
+        found = await self._resolver.resolve(self._host, port, socket.AF_UNSPEC)
+        return [
+            (one["family"], socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (one["host"], one["port"])) for one in found
+        ]
 
     def _sweep(self) -> None:
         """Closes connections that were idle for `KEEP_ALIVE_S`, the oldest first."""
@@ -138,12 +163,15 @@ class Http1Client:
 class Http1Response:
     """A response whose head has arrived; also the reader of its body. `headers` have names in lower case."""
 
-    __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "headers", "is_complete", "status")
+    __slots__ = (
+        "_connection", "_error", "_is_dropped", "_parts", "_size", "_waiter", "headers", "is_complete", "status",
+    )  # fmt: skip
 
     def __init__(self, connection: _Connection, status: int, headers: dict[str, str]) -> None:
         self.status = status
         self.headers = headers
         self.is_complete = False
+        self._is_dropped = False
         self._connection = connection
         self._parts: list[bytes] = []
         self._size = 0
@@ -178,13 +206,19 @@ class Http1Response:
         return self.is_complete and not self._parts
 
     def close(self) -> None:
-        """Closes the connection, unless it serves another request already."""
+        """Closes the connection, unless the response is complete."""
         if not self.is_complete:
             self._connection.close()
 
-    release = close
+    def release(self) -> None:
+        """Keeps the connection if the response is complete within `DRAIN_S`; what arrives is dropped."""
+        if not self.is_complete:
+            self._is_dropped = True
+            self._connection.drain()
 
     def feed(self, data: bytes) -> None:
+        if self._is_dropped:
+            return
         self._parts.append(data)
         self._size += len(data)
         if self._size > _READ_BYTES:
@@ -214,7 +248,9 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._headers: dict[str, str] = {}
-        self._head_bytes = 0
+        self._head_bytes = 0  # of a head, or of trailers
+        self._has_body = False  # a part of a body was in the latest data
+        self._drainer: asyncio.TimerHandle | None = None
         self._is_unasked = False  # a response has begun that answers no request
         self._began: asyncio.Future[Http1Response] | None = None  # while the head is awaited
         self._response: Http1Response | None = None
@@ -229,18 +265,26 @@ class _Connection(asyncio.Protocol):
         if transport is None:
             raise ConnectionResetError(_CLOSED)
         self.has_received = False
+        self._head_bytes = 0
         began: asyncio.Future[Http1Response] = asyncio.get_running_loop().create_future()
         self._began = began
         transport.write(head + body)
         try:
             return await began
         except asyncio.CancelledError:
-            self.close()
+            # A response that was complete before has left the connection to another request.
+            if self._began is began or self._response is not None:
+                self.close()
             raise
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def drain(self) -> None:
+        """Closes the connection unless its response is complete in time."""
+        self._drainer = asyncio.get_running_loop().call_later(DRAIN_S, self.close)
+        self.resume()
 
     def pause(self) -> None:
         if self.is_open and self._transport is not None and self._transport.is_reading():
@@ -257,8 +301,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.has_received = True
-        if self._response is None:
-            self._head_bytes += len(data)
+        self._has_body = False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
@@ -267,12 +310,15 @@ class _Connection(asyncio.Protocol):
             return
         if self._is_unasked:
             self.close()  # the next request must not get it
-        elif self._began is not None and self._head_bytes > MAX_HEAD_BYTES:
-            self._fail(NotHttp(f"the head of its response exceeds {MAX_HEAD_BYTES} bytes"))
+            return
+        self._head_bytes = 0 if self._has_body else self._head_bytes + len(data)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._fail(NotHttp(f"its headers exceed {MAX_HEAD_BYTES} bytes"))
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._stop_draining()
         self._client.forget(self)
         if self._response is not None and exc is None and self._ends_with_connection():
             self._finish()
@@ -283,12 +329,14 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._is_unasked = self._began is None
+        self._headers = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if self._response is None:  # trailers are ignored
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        headers, self._headers, self._head_bytes = self._headers, {}, 0
+        headers, self._headers = self._headers, {}
         status, began = self._parser.get_status_code(), self._began
         if status < 200 or began is None:
             return  # announces a response
@@ -298,6 +346,7 @@ class _Connection(asyncio.Protocol):
             began.set_result(self._response)
 
     def on_body(self, body: bytes) -> None:
+        self._has_body = True
         if self._response is not None:
             self._response.feed(body)
 
@@ -315,11 +364,20 @@ class _Connection(asyncio.Protocol):
         if response is None:
             return
         response.complete()
-        if self.is_open and self._parser.should_keep_alive():
+        self._stop_draining()
+        transport = self._transport
+        # With a part of the request unsent, the next one would wait behind it.
+        is_clean = transport is not None and self.is_open and not transport.get_write_buffer_size()
+        if is_clean and self._parser.should_keep_alive():
             self.resume()
             self._client.keep(self)
         else:
             self.close()
+
+    def _stop_draining(self) -> None:
+        if self._drainer is not None:
+            self._drainer.cancel()
+            self._drainer = None
 
     def _fail(self, error: OSError) -> None:
         began, response = self._began, self._response

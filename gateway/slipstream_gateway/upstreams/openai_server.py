@@ -5,7 +5,6 @@ Requests go through `http1`, everything else through aiohttp's client.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import ssl
 from collections.abc import Callable, Sequence
@@ -44,7 +43,6 @@ _PATHS = {
     Endpoint.COMPLETION: "v1/completions",
     Endpoint.RESPONSES: "v1/responses",
 }
-_DRAIN_S = 1.0
 _TLS_HINT = " (over TLS; a server that requires a client certificate closes connections this way, see --upstream-cert)"
 
 
@@ -98,7 +96,7 @@ class OpenAiUpstream:
                 "The upstream closed the connection before the end of its answer.", detail=describe_network_error(exc)
             ) from None
         finally:
-            response.release()
+            response.close()
         ids = TokenIds(stream=False)
         try:
             body, usage = self._answer(job, ids.take(body) if requests_ids(job) else body)
@@ -241,20 +239,10 @@ class OpenAiStream:
         return await self._read()
 
     async def aclose(self) -> None:
-        if self._reader.done and await self._is_drained():
-            self._response.release()
+        if self._reader.done:
+            self._response.release()  # the end of the body may come after the last event
         else:
             self._response.close()
-
-    async def _is_drained(self) -> bool:
-        """Whether the connection can serve another request. The end of the body may come after its last event."""
-        if self._content.at_eof():
-            return True
-        try:
-            async with asyncio.timeout(_DRAIN_S):
-                return not await self._content.readany()
-        except NETWORK_ERRORS:  # and a timeout
-            return False
 
     async def _read(self) -> Wire | None:
         """The next block. None after the last event: clients leave then, and the answer is whole."""
@@ -310,7 +298,7 @@ async def _refusal(response: HttpResponse, *, own_key: bool) -> SlipstreamError:
             f"The upstream returned status {status} and closed the connection.", detail=describe_network_error(exc)
         )
     finally:
-        response.release()
+        response.close()
     if status == 429:
         return Overloaded("The upstream is overloaded.", retry_after_s=_retry_after_s(response))
     if status == 503:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import trustme
+from aiohttp.abc import AbstractResolver, ResolveResult
 from slipstream_gateway.upstreams import http1
 from slipstream_gateway.upstreams.http1 import Http1Client, Http1Response, NotHttp
 from yarl import URL
@@ -19,9 +21,31 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+class Resolver(AbstractResolver):
+    def __init__(self, *addresses: tuple[str, socket.AddressFamily]) -> None:
+        self.asked: list[tuple[str, socket.AddressFamily]] = []
+        self._addresses = addresses
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        self.asked.append((host, family))
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=found, proto=0, flags=0)
+            for address, found in self._addresses
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
 @contextlib.asynccontextmanager
 async def serving(
-    handler: Handler, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
+    handler: Handler,
+    *,
+    host: str = "localhost",
+    server_tls: ssl.SSLContext | None = None,
+    client_tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Http1Client]:
     """A client of a server that gives each connection to `handler`."""
 
@@ -32,8 +56,9 @@ async def serving(
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=server_tls)
     scheme = "https" if server_tls else "http"
-    root = URL(f"{scheme}://localhost:{server.sockets[0].getsockname()[1]}/")
-    client = Http1Client(root, connect_timeout_s=5, tls=client_tls)
+    root = URL(f"{scheme}://{host}:{server.sockets[0].getsockname()[1]}/")
+    local = Resolver(("127.0.0.1", socket.AF_INET))
+    client = Http1Client(root, connect_timeout_s=5, tls=client_tls, resolver=local)
     try:
         yield client
     finally:
@@ -296,8 +321,155 @@ async def test_tls_is_verified_and_used() -> None:
     trusting, stranger = ssl.create_default_context(), ssl.create_default_context()
     authority.configure_trust(trusting)
     handler, _ = answering(OK)
-    async with serving(handler, server_tls=server_tls, client_tls=trusting) as client:
-        assert await ask(client) == b"ok"
+    for host in ("localhost", "localhost."):  # a dot at the end: the name is whole
+        async with serving(handler, host=host, server_tls=server_tls, client_tls=trusting) as client:
+            assert await ask(client) == b"ok"
     async with serving(handler, server_tls=server_tls, client_tls=stranger) as client:
         with pytest.raises(ssl.SSLCertVerificationError):
             await ask(client)
+
+
+async def test_several_addresses_are_tried_without_waiting_for_the_first() -> None:
+    """The first drops everything: a listener whose queue is full."""
+    handler, _ = answering(OK)
+    with socket.socket() as deaf, contextlib.ExitStack() as callers:
+        deaf.bind(("127.0.0.2", 0))
+        deaf.listen(0)
+        port = deaf.getsockname()[1]
+        for _ in range(3):
+            caller = callers.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(("127.0.0.2", port))
+        server = await asyncio.start_server(handler, "127.0.0.1", port)
+        resolver = Resolver(("127.0.0.2", socket.AF_INET), ("127.0.0.1", socket.AF_INET))
+        client = Http1Client(URL(f"http://models.test:{port}/"), connect_timeout_s=5, resolver=resolver)
+        async with asyncio.timeout(2):
+            assert await ask(client) == b"ok"
+        client.close()
+        server.close()
+
+
+async def test_addresses_of_both_families_are_asked_for_and_ipv6_is_in_brackets() -> None:
+    handler, received = answering(OK)
+    server = await asyncio.start_server(handler, "::1", 0)
+    port = server.sockets[0].getsockname()[1]
+    resolver = Resolver(("::1", socket.AF_INET6))
+    for host in ("[::1]", "models.test"):
+        client = Http1Client(URL(f"http://{host}:{port}/"), connect_timeout_s=5, resolver=resolver)
+        assert await ask(client) == b"ok"
+        client.close()
+    server.close()
+    assert [head.split(b"\r\n")[1] for head, _ in received] == [
+        f"host: [::1]:{port}".encode(),
+        f"host: models.test:{port}".encode(),
+    ]
+    assert resolver.asked == [("models.test", socket.AF_UNSPEC)]  # an address is not resolved
+
+
+async def test_a_request_that_a_server_has_worked_on_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "_RETRY_WITHIN_S", 0.1)
+    received = 0
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal received
+        await read_request(reader)
+        received += 1
+        writer.write(OK)
+        await read_request(reader)
+        received += 1
+        await asyncio.sleep(0.3)
+
+    async with serving(handler) as client:
+        assert await ask(client) == b"ok"
+        with pytest.raises(ConnectionResetError):
+            await ask(client)
+    assert received == 2
+
+
+async def test_trailers_are_not_in_the_next_response_and_are_bounded() -> None:
+    trailers = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nretry-after: 99\r\n\r\n"
+    handler, _ = answering(trailers, OK)
+    async with serving(handler) as client:
+        assert await ask(client) == b"x"
+        assert "retry-after" not in (await client.post("/", {}, b"")).headers
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(trailers[:-2])
+        while not writer.is_closing():
+            writer.write(b"x-t: v\r\n" * 100)
+            await writer.drain()
+
+    async with serving(endless) as client:
+        response = await client.post("/", {}, b"")
+        assert await response.readany() == b"x"
+        with pytest.raises(NotHttp, match="its headers exceed"):
+            await response.readany()
+
+
+async def test_a_released_response_may_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "DRAIN_S", 0.3)
+    handler, _ = answering(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n")
+    async with serving(handler) as client:
+        response = await client.post("/", {}, b"")
+        response.release()
+        await asyncio.sleep(0.1)
+        assert len(client._all) == 1
+        assert not client._idle
+        await asyncio.sleep(0.4)
+        assert not client._all
+
+
+async def test_an_answer_before_the_end_of_the_request_ends_the_connection() -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 429 Slow down\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(5)
+
+    async with serving(handler) as client:
+        response = await client.post("/", {}, b"x" * 20_000_000)
+        assert response.status == 429
+        await asyncio.sleep(0.05)
+        assert not client._idle
+
+
+async def test_a_closed_client_opens_nothing() -> None:
+    handler, received = answering(OK, b"")
+    async with serving(handler) as client:
+        assert await ask(client) == b"ok"
+        running = asyncio.ensure_future(ask(client))
+        await asyncio.sleep(0.05)
+        client.close()
+        with pytest.raises(ConnectionResetError):
+            await running
+        with pytest.raises(ConnectionResetError, match="the client is closed"):
+            await ask(client)
+        await asyncio.sleep(0.05)
+        assert not client._all
+    assert len(received) == 2
+
+
+async def test_a_cancelled_request_leaves_the_connection_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its response is complete, the next request has the connection, and only then its task wakes up, cancelled."""
+    handler, received = answering(OK, OK)
+    following: list[asyncio.Future[Http1Response]] = []
+    finish = http1._Connection._finish
+
+    def finish_and_go_on(connection: http1._Connection) -> None:
+        finish(connection)
+        if not following:
+            first.cancel()
+            client._idle.remove(connection)
+            connection._began = asyncio.get_running_loop().create_future()  # as `send` does
+            assert connection._transport is not None
+            connection._transport.write(client._head("/", {}, 0))
+            following.append(connection._began)
+
+    monkeypatch.setattr(http1._Connection, "_finish", finish_and_go_on)
+    async with serving(handler) as client:
+        first = asyncio.ensure_future(ask(client))
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert (await following[0]).status == 200
+    assert len(received) == 2

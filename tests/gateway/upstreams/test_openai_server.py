@@ -112,5 +112,6 @@ async def test_a_stream_ends_with_its_last_event_not_with_its_connection(end_aft
             async with asyncio.timeout(end_after_s):
                 await drain(stream)
             await stream.aclose()
+            await asyncio.sleep(0.4)
         await upstream.aclose()
     assert len(set(used)) == connections
