@@ -38,7 +38,9 @@ def test_the_chart_serves_the_filter_where_it_is_enabled(render: Render, only: O
     [container] = only(objects, "Deployment", "-gateway")["spec"]["template"]["spec"]["containers"]
     assert "--ext-proc=0.0.0.0:9002" in container["args"]
     assert {"name": "grpc-extproc", "containerPort": 9002} in container["ports"]
-    [port] = [port for port in only(objects, "Service", "-gateway")["spec"]["ports"] if port["name"] == "grpc-extproc"]
+    service = only(objects, "Service", "-gateway-extproc")["spec"]
+    [port] = service["ports"]
+    assert service["type"] == "ClusterIP"
     assert (port["port"], port["targetPort"], port["appProtocol"]) == (9002, "grpc-extproc", "grpc")
     assert "ext-proc" not in str(render())
 
@@ -62,7 +64,7 @@ def test_istios_filter_is_the_one_that_runs_in_the_tests() -> None:
     config = patch["patch"]["value"]["typed_config"]
     assert {**config, "grpc_service": {}} == {**plain_filter(), "grpc_service": {}}
     service = config["grpc_service"]["envoy_grpc"]["cluster_name"]
-    assert service == "outbound|9002||slipstream-gateway.slipstream.svc.cluster.local"
+    assert service == "outbound|9002||slipstream-gateway-extproc.slipstream.svc.cluster.local"
 
 
 def test_envoy_gateways_policy_says_the_same() -> None:
@@ -80,7 +82,7 @@ def test_envoy_gateways_policy_says_the_same() -> None:
 
 
 def test_the_service_of_the_examples_is_the_charts(render: Render, only: Only) -> None:
-    name = only(render(ON, name="slipstream", namespace="slipstream"), "Service", "-gateway")["metadata"]["name"]
+    name = only(render(ON, name="slipstream", namespace="slipstream"), "Service", "-extproc")["metadata"]["name"]
     [backend] = example("envoy-gateway.yaml")["spec"]["extProc"][0]["backendRefs"]
     assert (backend["name"], backend["port"]) == (name, 9002)
 
