@@ -1,13 +1,12 @@
-"""Compiles what is ours and hot, if `SLIPSTREAM_COMPILE=1`: `make wheel-compiled`.
+"""Adds compiled code to the wheel if the environment has `SLIPSTREAM_COMPILE=1`, as in `make wheel-compiled`.
 
-Without it the wheel is pure Python and needs no compiler. The same sources run in both: mypyc compiles the typed Python
-of `decide/`, and `_row_sum` replaces some calls of NumPy. `tests/layout` says what may not be compiled.
+mypyc compiles the typed Python of `decide/`, and a C compiler `_row_sum.c`, which replaces some calls of NumPy. Without
+the variable the wheel is pure Python and needs no compiler.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,26 +16,28 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCES = Path("gateway")
 COMPILED = Path("slipstream_gateway/decide")
 ROW_SUM = COMPILED / "classify" / "_row_sum.c"
-# mypyc ignores the options of a class, and those of a msgspec structure are its checks.
+# Modules with this text stay Python: mypyc ignores the options of a class, such as `forbid_unknown_fields`.
 NOT_COMPILED = "msgspec.Struct"
 
 
 class CompileHook(BuildHookInterface[Any]):
     """Adds compiled modules to a wheel, beside their sources."""
 
+    _folder: tempfile.TemporaryDirectory[str] | None = None  # has the compiled files until the wheel is written
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """`build_data` gets the compiled files and the tag of this platform. Raises `CompileError` if one fails."""
+        """Adds the compiled files and the tag of this platform to `build_data`. Raises `CompileError`."""
         if os.environ.get("SLIPSTREAM_COMPILE") != "1" or version == "editable":
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        self._folder = tempfile.mkdtemp()
-        for path in compiled(Path(self.root, SOURCES), Path(self._folder)):
-            build_data["force_include"][str(path)] = str(path.relative_to(self._folder))
+        self._folder = folder = tempfile.TemporaryDirectory()
+        for path in compiled(Path(self.root, SOURCES), Path(folder.name)):
+            build_data["force_include"][str(path)] = str(path.relative_to(folder.name))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if hasattr(self, "_folder"):
-            shutil.rmtree(self._folder)
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 def modules(root: Path) -> list[str]:

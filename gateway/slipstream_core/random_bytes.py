@@ -1,5 +1,8 @@
-"""Random bytes for ids and seeds. They are drawn from the operating system in blocks, because each draw is a system
-call: of two draws per request, which took 10 µs, one in some hundreds remains."""
+"""Random bytes for ids and seeds.
+
+Each draw from the operating system is a system call. A request needs two draws, which took 10 µs; so bytes are drawn in
+blocks that last for 170 requests.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ _BLOCK_BYTES = 4096
 
 
 class RandomBytes:
-    """A block of random bytes, each of which is returned once. For one thread; a forked process gets a block of its
-    own."""
+    """A block of random bytes, each of which is returned once. For one thread. A forked process draws its own block."""
 
     def __init__(self) -> None:
         self._block = b""

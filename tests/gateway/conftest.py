@@ -219,6 +219,7 @@ class OpenAiServer(ThreadedServer):
                 await send(last)
             if "early-end" not in script:
                 await send(events.close(told))
+            await asyncio.wait([gone], timeout=float(script.get("linger", 0)))
             writer.write(b"0\r\n\r\n")
             await writer.drain()
             return False

@@ -1,7 +1,7 @@
 """A client for HTTP/1.1, on httptools: the part that requests to model servers need.
 
-It is on the hot path. With the same gateway around it a request took a fifth less CPU time than by aiohttp's client;
-`docs/measurements.md` has the figures.
+It is on the hot path: a request through the gateway takes a fifth less CPU time than with aiohttp's client
+(`docs/decisions/http1-client.md`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class NotHttp(OSError):
 class Http1Client:
     """Connections to one server, kept open for `KEEP_ALIVE_S` between requests; for one event loop.
 
-    `tls`: as for `ssl.SSLContext.wrap_socket`, None for a URL without TLS. `resolver` resolves the server's name, None:
-    the operating system's.
+    `root` is the server's URL; its path does not count. `tls` is None for a URL without TLS. `resolver` resolves the
+    server's name; None: `getaddrinfo` does.
     """
 
     def __init__(

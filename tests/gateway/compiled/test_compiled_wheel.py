@@ -1,6 +1,6 @@
 """The wheel with compiled code: what is in it, and the tests of `decide/` on it. They run on the pure sources as well.
 
-It needs a C compiler, like whoever builds such a wheel; `make up` and the gateway itself do not.
+These tests need a C compiler. `make up` and the gateway need none.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -225,6 +226,18 @@ def test_a_stream_that_breaks_off_is_no_success(path: Way) -> None:
         post(path, chat("tokens=20 die=5 gap=0.02", stream=True))
     eventually(lambda: path.gateway.metric("slipstream_requests_in_flight") == 0, "the request ended")
     assert path.gateway.metric("slipstream_requests_total", status="ok") == 0
+
+
+def test_a_stream_is_whole_with_its_last_event_although_the_server_lingers(path: Way) -> None:
+    began_s = time.monotonic()
+    with client(path).chat.completions.create(
+        model="acme", messages=[{"role": "user", "content": "tokens=30 linger=8"}], stream=True
+    ) as stream:  # type: ignore[call-overload]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert text == "".join(f"w{index} " for index in range(30))
+    eventually(lambda: path.gateway.metric("slipstream_requests_total", status="ok") == 1, "it was recorded")
+    assert time.monotonic() - began_s < 6
+    assert post(path, chat("tokens=3", stream=True)).text.endswith("data: [DONE]\n\n")  # Envoy goes on
 
 
 def test_requests_at_once_get_their_own_answers(path: Way) -> None:

@@ -71,7 +71,7 @@ static int get(PyObject *from, Py_buffer *view, int flags, Py_ssize_t bytes, con
 PyDoc_STRVAR(row_sum_doc,
              "row_sum(data, values, in_word, table, seen, stamp, total)\n--\n\n"
              "Writes the sum of the rows of `table` (float32, TABLE_ROWS x 16) over the features of `data` to `total`\n"
-             "(float32, 16), and returns the number of features. -1: `data` has words that it does not know.\n\n"
+             "(float32, 16), and returns the number of features. -1: `data` has a script without spaces.\n\n"
              "`values` (uint32, 256) and `in_word` (256 bytes) describe bytes. `seen` (uint32, TABLE_ROWS) is kept\n"
              "between calls, each of which has another `stamp`. Raises ValueError for other sizes.");
 
