@@ -121,6 +121,7 @@ class GenerateEndpoint:
             async with self._dispatcher.dispatch(call) as answer:
                 await reply.send(call, answer)
                 watch.close()  # the server reports the end of an answer as a disconnect, too
+                await asyncio.sleep(0)  # the event loop sends the answer before it is recorded
         except SlipstreamError as exc:
             client_waited = not isinstance(exc, DeadlineExceeded)  # the client set the deadline
             await reply.fail(exc)

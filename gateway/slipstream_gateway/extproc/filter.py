@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-import grpc
 import msgspec
 from google.protobuf.message import DecodeError
 from slipstream_core.errors import InvalidRequest, shorten
@@ -19,9 +18,10 @@ from slipstream_gateway.api.port_router import Asgi
 from slipstream_gateway.extproc.exchange import Exchange
 from slipstream_gateway.extproc.messages import METHOD, BodySendMode, ProcessingRequest
 from slipstream_gateway.extproc.replies import header_value
+from slipstream_gateway.grpc_server.call import Call
+from slipstream_gateway.grpc_server.server import serving as grpc_serving
 from slipstream_gateway.upstreams.carrier import CARRIER
 
-_SERVICE, _, _NAME = METHOD.removeprefix("/").rpartition("/")
 _SPARE_BYTES = 64 * 1024 * 1024  # for bodies above the limit, which get an answer, and for headers
 _READABLE = (BodySendMode.BUFFERED, BodySendMode.FULL_DUPLEX_STREAMED)
 _PROCESSED = (BodySendMode.STREAMED, BodySendMode.BUFFERED, BodySendMode.FULL_DUPLEX_STREAMED)
@@ -60,10 +60,10 @@ class ExternalProcessor:
         self._has_keys = has_keys
         self._warned: set[str] = set()
 
-    async def process(self, _: object, context: Any) -> None:
+    async def process(self, call: Call) -> None:
         """One request, from its head to the end of its response. Where the filter has nothing to do, it ends the
         stream, and Envoy goes on without it."""
-        messages = _Messages(context)
+        messages = _Messages(call)
         first = await messages.read()
         if first is None or not (first.HasField("request_headers") or self._has_keys):
             return
@@ -145,34 +145,24 @@ async def serving(
     processor: ExternalProcessor, address: str, *, shared: bool, drain_s: float, max_body_bytes: int
 ) -> AsyncIterator[None]:
     """Serves `processor` on `address` (`host:port` or `unix:path`) while the context is open. `shared`: other processes
-    serve the same port. On exit open streams have `drain_s` to end. Raises `RuntimeError` if the address is not
+    serve the same port. On exit open streams have `drain_s` to end. Raises `OSError` if the address is not
     available."""
-    server = grpc.aio.server(
-        options=[
-            ("grpc.so_reuseport", int(shared)),
-            ("grpc.max_receive_message_length", max_body_bytes + _SPARE_BYTES),
-            ("grpc.max_send_message_length", -1),
-        ]
-    )
-    handler = grpc.stream_stream_rpc_method_handler(processor.process)
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, {_NAME: handler})])
-    server.add_insecure_port(address)
-    await server.start()
-    try:
+    limit = max_body_bytes + _SPARE_BYTES
+    async with grpc_serving(
+        {METHOD: processor.process}, address, shared=shared, drain_s=drain_s, max_message_bytes=limit
+    ):
         yield
-    finally:
-        await server.stop(drain_s)
 
 
 class _Messages:
     """The stream of one request. Once Envoy has ended it, nothing more is read or written."""
 
-    def __init__(self, context: Any) -> None:
-        self._context = context
+    def __init__(self, call: Call) -> None:
+        self._call = call
 
     async def read(self) -> Any:
-        data = await self._context.read()
-        if data is grpc.aio.EOF:
+        data = await self._call.read()
+        if data is None:
             return None
         try:
             return ProcessingRequest.FromString(data)
@@ -180,8 +170,7 @@ class _Messages:
             return None  # not Envoy
 
     async def write(self, message: Any) -> None:
-        with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError):
-            await self._context.write(message.SerializeToString())
+        await self._call.write(message.SerializeToString())
 
 
 def _request_mode(first: Any) -> int:

@@ -21,6 +21,7 @@ from slipstream_gateway.extproc.replies import (
 )
 
 _DRAIN_S = 0.5
+_UNCHANGED = answer_to("response_body", CommonResponse())
 _EVENT_STREAM = "text/event-stream"
 
 
@@ -52,6 +53,7 @@ class Response:
         self._is_begun = False  # Envoy has the head
         self._awaits_answer = False  # to the last part of the body
         self._ended = bool(head.end_of_stream)
+        self._part = b""  # the part of the body that Envoy waits for
         self._outbox = bytearray()
 
     @property
@@ -78,8 +80,9 @@ class Response:
             await self._flush()
             message = await self._read()
             self._awaits_answer, self._ended = True, _is_last(message)
-            if message.response_body.body:
-                return bytes(message.response_body.body)
+            self._part = message.response_body.body
+            if self._part:
+                return self._part
         return b""
 
     def at_eof(self) -> bool:
@@ -130,13 +133,17 @@ class Response:
             return
         if not self._awaits_answer:
             return
+        self._awaits_answer = False
+        if self._outbox == self._part:
+            self._outbox.clear()
+            await self._messages.write(_UNCHANGED)
+            return
         common = CommonResponse()
         if self._outbox:
             common.body_mutation.body = bytes(self._outbox)
-            self._outbox = bytearray()
+            self._outbox.clear()
         else:
             common.body_mutation.clear_body = True
-        self._awaits_answer = False
         await self._messages.write(answer_to("response_body", common))
 
     async def _send_head(self, changes: Any, mode: BodySendMode | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ from slipstream_gateway.server.protocol import bounded_http
 from slipstream_gateway.server.supervisor import WorkerServer, supervise
 
 _BACKLOG = 2048
+_UNIX = "unix:"
 _OTHER_FILES = 128  # listeners, logs, Redis, the manifest, worker pipes
 _KEEP_ALIVE_S = 75
 _PROBES = frozenset({LIVE.encode(), READY.encode()})
@@ -146,10 +148,20 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _check_free(address: str) -> None:
-    """Raises `CommandError` if the port of `address` is taken: a worker would fail later, with a traceback."""
-    if not address.startswith("unix:"):
+    """Raises `CommandError` if `address` is not available: a worker would fail later, with a traceback."""
+    if not address.startswith(_UNIX):
         host, _, port = address.rpartition(":")
         _listen(host.strip("[]"), int(port)).close()
+        return
+    path = Path(address.removeprefix(_UNIX))
+    try:
+        if path.is_socket():  # left behind by an earlier process; it is replaced
+            return
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.bind(os.fspath(path))
+        path.unlink()
+    except OSError as exc:
+        raise CommandError(f"cannot listen on {address}: {exc.strerror or exc}.") from exc
 
 
 def _shown(listener: socket.socket) -> str:

@@ -75,4 +75,4 @@ def data_of_events(block: bytes) -> list[bytes]:
 
 def count_events(block: bytes) -> int:
     """The number of events in a block of whole events; JSON cannot contain a raw line feed."""
-    return block.count(b"\n\n") + block.count(b"\r\n\r\n")
+    return block.count(b"\n\n") + (block.count(b"\r\n\r\n") if b"\r" in block else 0)

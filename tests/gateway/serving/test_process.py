@@ -251,6 +251,20 @@ def test_port_in_use_is_one_line(openai_server: Callable[..., Any], manifest_tex
 
 
 @pytest.mark.parametrize(
+    ("address", "reason"),
+    [("unix:/no/such/folder/x", "No such file or directory"), ("unix:/dev/null", "Address already in use")],
+)
+def test_unavailable_socket_file_of_the_filter_is_one_line(
+    manifest_text: Any, tmp_path: Path, address: str, reason: str
+) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
+    done = run_cli("extproc", "-f", str(manifest), "--port", "0", "--ext-proc", address)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"\nslipstream: error: cannot listen on {address}: {reason}.\n")
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
         (["gateway", "-f", "/no/such.yaml"], 2, "/no/such.yaml: cannot be read: No such file or directory"),

@@ -1,0 +1,368 @@
+"""One connection of a client: frames in, frames out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
+
+from hpack import Decoder, HPACKError
+
+from slipstream_gateway.grpc_server.call import RECEIVE_WINDOW_BYTES, Call
+from slipstream_gateway.grpc_server.frames import (
+    FRAME_BYTES,
+    HEADER,
+    LARGEST_WINDOW_BYTES,
+    PREFACE,
+    WINDOW_BYTES,
+    BrokenProtocol,
+    ErrorCode,
+    Flag,
+    FrameType,
+    Setting,
+    frame,
+    settings,
+    trailers,
+    uint32,
+    without_padding,
+)
+from slipstream_gateway.grpc_server.status import CallFailed, Status
+
+Handler = Callable[[Call], Awaitable[None]]
+
+_MAX_CALLS = 1024
+_MAX_HEADER_BYTES = 32 * 1024
+_MAX_UNSENT_BYTES = 4 * 1024 * 1024  # of answers to control frames, for a client that reads nothing
+_CONNECTION_WINDOW_BYTES = 64 * 1024 * 1024
+_KEPT_BLOCKS = 64
+_SETTINGS = settings(
+    {
+        Setting.MAX_CONCURRENT_STREAMS: _MAX_CALLS,
+        Setting.INITIAL_WINDOW_SIZE: RECEIVE_WINDOW_BYTES,
+        Setting.MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES,
+    }
+)
+_log = logging.getLogger(__name__)
+
+
+class Connection(asyncio.Protocol):
+    """Serves the calls of one client: `handlers` by path.
+
+    What is sent within one turn of the event loop leaves in one system call.
+    """
+
+    def __init__(self, handlers: Mapping[str, Handler], connections: set[Connection], max_message_bytes: int) -> None:
+        self.max_message_bytes = max_message_bytes
+        self.send_window_bytes = WINDOW_BYTES
+        self.is_full = False
+        self._handlers = handlers
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._rest = b""
+        self._has_preface = False
+        self._has_settings = False
+        self._outbox: list[bytes] = []
+        self._calls: dict[int, Call] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._last_stream = 0
+        self._stream_window_bytes = WINDOW_BYTES  # of new streams, as the client wants it
+        self._ungranted_bytes = 0
+        self._writers: list[asyncio.Future[None]] = []
+        self._open_block: tuple[int, int, bytearray] | None = None  # stream, flags, and its header block so far
+        self._decoder = Decoder(max_header_list_size=_MAX_HEADER_BYTES)
+        self._paths: dict[bytes, str] = {}
+        self._is_ending = False
+        self._frames: Mapping[int, Callable[[int, int, bytes], None]] = {
+            FrameType.DATA: self._on_data,
+            FrameType.HEADERS: self._on_headers,
+            FrameType.CONTINUATION: self._on_continuation,
+            FrameType.RST_STREAM: self._on_reset,
+            FrameType.SETTINGS: self._on_settings,
+            FrameType.PING: self._on_ping,
+            FrameType.WINDOW_UPDATE: self._on_window_update,
+            FrameType.PUSH_PROMISE: self._on_push_promise,
+        }
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._connections.add(self)
+        growth = _CONNECTION_WINDOW_BYTES - WINDOW_BYTES
+        self._send(_SETTINGS + frame(FrameType.WINDOW_UPDATE, 0, 0, uint32(growth)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        self._is_ending = True
+        for stream in list(self._calls):
+            self._abort(stream)
+        self._wake_writers()
+
+    def pause_writing(self) -> None:
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        self._wake_writers()
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        try:
+            self._rest = data[self._read_frames(data) :]
+        except BrokenProtocol as exc:
+            _log.warning("A client of the gRPC server broke the protocol: %s", exc)
+            self._go_away(exc.code)
+            self._close()
+
+    # Call
+
+    def send_frame(self, kind: FrameType, flags: int, stream: int, payload: bytes) -> None:
+        self._send(frame(kind, flags, stream, payload))
+
+    def grant(self, stream: int, size: int) -> None:
+        self.send_frame(FrameType.WINDOW_UPDATE, 0, stream, uint32(size))
+
+    async def writable(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._writers.append(waiter)
+        await waiter
+
+    # Server
+
+    async def drain(self, timeout_s: float) -> None:
+        """Takes no more calls, waits for those that run, ends those that take longer, and closes."""
+        self._is_ending = True
+        self._go_away(ErrorCode.NO_ERROR)
+        if tasks := list(self._tasks.values()):
+            await asyncio.wait(tasks, timeout=timeout_s)
+        for stream, call in list(self._calls.items()):
+            call.end(Status.UNAVAILABLE, trailers(Status.UNAVAILABLE, "the server stops"))
+            self._abort(stream)
+        if tasks := list(self._tasks.values()):
+            await asyncio.wait(tasks, timeout=1.0)
+        self._close()
+
+    # Frames in
+
+    def _read_frames(self, data: bytes) -> int:
+        """Handles the whole frames in `data`; returns where the rest begins."""
+        at, size = 0, len(data)
+        if not self._has_preface:
+            if data[: len(PREFACE)] != PREFACE[:size]:
+                raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a connection does not begin with HTTP/2's preface")
+            if size < len(PREFACE):
+                return 0
+            self._has_preface, at = True, len(PREFACE)
+        while size - at >= HEADER.size:
+            high, low, kind, flags, stream = HEADER.unpack_from(data, at)
+            length = (high << 8) | low
+            if length > FRAME_BYTES:
+                raise BrokenProtocol(ErrorCode.FRAME_SIZE_ERROR, f"a frame has {length} bytes")
+            start = at + HEADER.size
+            if size - start < length:
+                break
+            at = start + length
+            self._handle(kind, flags, stream & 0x7FFFFFFF, data[start:at])
+        return at
+
+    def _handle(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if not self._has_settings and kind != FrameType.SETTINGS:
+            raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        if self._open_block is not None and kind != FrameType.CONTINUATION:
+            raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a header block was not continued")
+        handler = self._frames.get(kind)  # frames of other types are ignored
+        if handler is not None:
+            handler(flags, stream, payload)
+
+    def _on_data(self, flags: int, stream: int, payload: bytes) -> None:
+        if not 0 < stream <= self._last_stream:
+            raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "data came for a stream that was not opened")
+        self._ungranted_bytes += len(payload)
+        if self._ungranted_bytes * 2 >= _CONNECTION_WINDOW_BYTES:
+            self.grant(0, self._ungranted_bytes)
+            self._ungranted_bytes = 0
+        call = self._calls.get(stream)
+        if call is None:
+            return  # it has ended here
+        size = len(payload)
+        if flags & Flag.PADDED:
+            payload = without_padding(flags, payload)
+        call.receive(payload, size, is_last=bool(flags & Flag.END_STREAM))
+
+    def _on_headers(self, flags: int, stream: int, payload: bytes) -> None:
+        if not stream & 1:
+            raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a stream of a client has an even number")
+        if flags & (Flag.PADDED | Flag.PRIORITY):
+            payload = without_padding(flags, payload, has_priority=True)
+        if flags & Flag.END_HEADERS:
+            self._on_block(stream, flags, payload)
+        else:
+            self._open_block = stream, flags, bytearray(payload)
+
+    def _on_continuation(self, flags: int, stream: int, payload: bytes) -> None:
+        if self._open_block is None or self._open_block[0] != stream:
+            raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a frame continues no header block")
+        _, first_flags, block = self._open_block
+        block += payload
+        if len(block) > _MAX_HEADER_BYTES:
+            raise BrokenProtocol(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
+        if flags & Flag.END_HEADERS:
+            self._open_block = None
+            self._on_block(stream, first_flags, bytes(block))
+
+    def _on_block(self, stream: int, flags: int, block: bytes) -> None:
+        """The head of a new call, or the trailers of one."""
+        path = self._path(block)
+        is_last = bool(flags & Flag.END_STREAM)
+        if stream <= self._last_stream:
+            call = self._calls.get(stream)
+            if call is not None and is_last:
+                call.half_close()
+            elif call is not None:
+                raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a stream has two heads")
+            return
+        self._last_stream = stream
+        if self._is_ending or len(self._tasks) >= _MAX_CALLS:
+            self.send_frame(FrameType.RST_STREAM, 0, stream, uint32(ErrorCode.REFUSED_STREAM))
+            return
+        call = self._calls[stream] = Call(self, stream, path, self._stream_window_bytes)
+        if is_last:
+            call.half_close()
+        task = self._tasks[stream] = self._loop.create_task(self._run(stream, call))
+        task.add_done_callback(lambda _: self._tasks.pop(stream))  # it may end before it has begun
+
+    def _path(self, block: bytes) -> str:
+        """The pseudo-header `:path` of `block`.
+
+        A client repeats its header blocks. One that left the decoder's table as it was means the same until another
+        changes the table.
+        """
+        path = self._paths.get(block)
+        if path is not None:
+            return path
+        size, newest = self._table()
+        try:
+            headers = dict(self._decoder.decode(block, raw=True))
+        except HPACKError as exc:
+            raise BrokenProtocol(ErrorCode.COMPRESSION_ERROR, "a header block cannot be decoded") from exc
+        path = headers.get(b":path", b"").decode("latin-1")
+        size_after, newest_after = self._table()
+        if size_after != size or newest_after is not newest or len(self._paths) >= _KEPT_BLOCKS:
+            self._paths.clear()
+        else:
+            self._paths[block] = path
+        return path
+
+    def _table(self) -> tuple[tuple[int, int], object]:
+        """The sizes of the decoder's table, and its newest entry: another object after each addition."""
+        table = self._decoder.header_table
+        entries = table.dynamic_entries
+        return (len(entries), table.maxsize), entries[0] if entries else None
+
+    def _on_reset(self, flags: int, stream: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise BrokenProtocol(ErrorCode.FRAME_SIZE_ERROR, "a RST_STREAM frame has not 4 bytes")
+        if not 0 < stream <= self._last_stream:
+            raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a stream was reset that was not opened")
+        self._abort(stream)
+
+    def _on_settings(self, flags: int, stream: int, payload: bytes) -> None:
+        self._has_settings = True
+        if flags & Flag.ACK:
+            return
+        if stream or len(payload) % 6:
+            raise BrokenProtocol(ErrorCode.FRAME_SIZE_ERROR, "a SETTINGS frame is not valid")
+        for name, value in struct.iter_unpack(">HI", payload):
+            if name == Setting.INITIAL_WINDOW_SIZE:
+                if value > LARGEST_WINDOW_BYTES:
+                    raise BrokenProtocol(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+                for call in self._calls.values():
+                    call.send_window_bytes += value - self._stream_window_bytes
+                self._stream_window_bytes = value
+                self._wake_writers()
+        self._answer(frame(FrameType.SETTINGS, Flag.ACK, 0))
+
+    def _on_ping(self, flags: int, stream: int, payload: bytes) -> None:
+        if stream or len(payload) != 8:
+            raise BrokenProtocol(ErrorCode.FRAME_SIZE_ERROR, "a PING frame is not valid")
+        if not flags & Flag.ACK:
+            self._answer(frame(FrameType.PING, Flag.ACK, 0, payload))
+
+    def _on_window_update(self, flags: int, stream: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise BrokenProtocol(ErrorCode.FRAME_SIZE_ERROR, "a WINDOW_UPDATE frame has not 4 bytes")
+        growth = int.from_bytes(payload, "big") & 0x7FFFFFFF
+        owner = self if stream == 0 else self._calls.get(stream)
+        if owner is None:
+            return  # it has ended here
+        owner.send_window_bytes += growth
+        if not growth or owner.send_window_bytes > LARGEST_WINDOW_BYTES:
+            raise BrokenProtocol(ErrorCode.FLOW_CONTROL_ERROR, "a window was not changed in its limits")
+        self._wake_writers()
+
+    def _on_push_promise(self, flags: int, stream: int, payload: bytes) -> None:
+        raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a client sent PUSH_PROMISE")
+
+    # Calls
+
+    async def _run(self, stream: int, call: Call) -> None:
+        status, message = Status.OK, ""
+        try:
+            handler = self._handlers.get(call.path)
+            if handler is None:
+                raise CallFailed(Status.UNIMPLEMENTED, "the method does not exist")
+            await handler(call)
+        except CallFailed as exc:
+            status, message = exc.status, str(exc)
+        except Exception:
+            _log.exception("A gRPC call failed.")
+            status, message = Status.INTERNAL, "internal error"
+        finally:
+            call.end(status, trailers(status, message))
+            self._calls.pop(stream, None)
+
+    def _abort(self, stream: int) -> None:
+        """The client has left a call."""
+        call = self._calls.pop(stream, None)
+        if call is not None:
+            call.is_closed = True
+            self._tasks[stream].cancel()
+            self._wake_writers()
+
+    # Frames out
+
+    def _answer(self, data: bytes) -> None:
+        """Sends the answer to a control frame."""
+        if self._transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
+            raise BrokenProtocol(ErrorCode.ENHANCE_YOUR_CALM, "a client sends control frames and reads no answers")
+        self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(data)
+
+    def _flush(self) -> None:
+        if self._outbox and not self._transport.is_closing():
+            self._transport.write(b"".join(self._outbox))
+        self._outbox.clear()
+
+    def _wake_writers(self) -> None:
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            if not writer.done():
+                writer.set_result(None)
+
+    def _go_away(self, code: ErrorCode) -> None:
+        self.send_frame(FrameType.GOAWAY, 0, 0, uint32(self._last_stream) + uint32(code))
+
+    def _close(self) -> None:
+        self._flush()
+        if self._transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
+            self._transport.abort()  # the client may never read it
+        else:
+            self._transport.close()

@@ -1,0 +1,34 @@
+"""Listening for clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+
+from slipstream_gateway.grpc_server.connection import Connection, Handler
+
+_UNIX = "unix:"
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handlers: Mapping[str, Handler], address: str, *, shared: bool, drain_s: float, max_message_bytes: int
+) -> AsyncIterator[None]:
+    """Serves `handlers`, by the path of their method, on `address` (`host:port` or `unix:path`) while the context is
+    open. `shared`: other processes serve the same port. On exit open calls have `drain_s` to end. Raises `OSError` if
+    the address is not available."""
+    connections: set[Connection] = set()
+    connect = partial(Connection, handlers, connections, max_message_bytes)
+    loop = asyncio.get_running_loop()
+    if address.startswith(_UNIX):
+        server = await loop.create_unix_server(connect, address.removeprefix(_UNIX))
+    else:
+        host, _, port = address.rpartition(":")
+        server = await loop.create_server(connect, host.strip("[]"), int(port), reuse_port=shared or None)
+    try:
+        yield
+    finally:
+        server.close()
+        await asyncio.gather(*(connection.drain(drain_s) for connection in list(connections)))
