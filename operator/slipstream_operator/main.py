@@ -107,7 +107,10 @@ def _build(
             workers=settings.workers,
             resync_s=settings.resync_s,
             defaults=ServingDefaults(
-                image=settings.image, pdb_api_version=budgets, server_ingress=settings.server_ingress
+                image=settings.image,
+                vllm_image=settings.vllm_image,
+                pdb_api_version=budgets,
+                server_ingress=settings.server_ingress,
             ),
         ),
         decide_pair=decide_pair,

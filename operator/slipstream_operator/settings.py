@@ -11,7 +11,7 @@ import msgspec
 from slipstream_core.arguments import AtLeastOne, File, Port, Seconds, option
 from slipstream_core.settings import NO_GRANTS, Grants
 
-from slipstream_operator.types import DEFAULT_IMAGE, KubeObject
+from slipstream_operator.types import DEFAULT_IMAGE, DEFAULT_VLLM_IMAGE, KubeObject
 
 LIVENESS_PORT = 8081
 METRICS_PORT = 9090
@@ -90,6 +90,10 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="IMAGE",
         ),
     ] = DEFAULT_IMAGE
+    vllm_image: Annotated[
+        str,
+        option("image of vLLM with Slipstream's plugin, for pairs that name none", metavar="IMAGE"),
+    ] = DEFAULT_VLLM_IMAGE
     server_ingress: Annotated[
         tuple[KubeObject, ...] | None,
         option(

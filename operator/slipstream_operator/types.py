@@ -15,13 +15,16 @@ KubeObject = dict[str, Any]
 """An object of the Kubernetes API as plain JSON values."""
 
 DEFAULT_IMAGE = "slipstream-triton:0.2.0"
+DEFAULT_VLLM_IMAGE = "slipstream-vllm:0.2.0"
 
 
 class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults of every pair. `image` is Triton with Slipstream's engine. `server_ingress` are the rules of the
+    """The defaults of every pair. `image` is Triton with Slipstream's engine, `vllm_image` vLLM with Slipstream's
+    plugin. `server_ingress` are the rules of the
     servers' NetworkPolicy; None: no policy."""
 
     image: str = DEFAULT_IMAGE
+    vllm_image: str = DEFAULT_VLLM_IMAGE
     pdb_api_version: str = "policy/v1"
     server_ingress: tuple[KubeObject, ...] | None = None
 

@@ -29,13 +29,14 @@ from statistics import median
 
 import aiohttp
 import msgspec
+from slipstream_core.manifest.vllm_command import Speculation
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_engine.embedded.workload import Request, workload
 from slipstream_gateway.request.likelihood import Factors, Sampling, factors_of
 from slipstream_gateway.request.parity.score import ALARM_AT, SampledTest, ScoredPair
 from slipstream_gateway.upstreams.scores import TOP, read_scores
 from slipstream_tools.up.vllm_install import install_vllm
-from slipstream_tools.up.vllm_server import Speculation, VllmLaunch, VllmServer
+from slipstream_tools.up.vllm_server import VllmLaunch, VllmServer
 
 from tests.support.ports import lasting_ports
 

@@ -9,9 +9,10 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import aiohttp
+from slipstream_core.manifest.vllm_command import Speculation
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_tools.up.vllm_install import install_vllm
-from slipstream_tools.up.vllm_server import Speculation, VllmLaunch, VllmServer
+from slipstream_tools.up.vllm_server import VllmLaunch, VllmServer
 
 from tests.support.ports import lasting_ports
 from tests.vllm.plugin.client import MODEL, Server

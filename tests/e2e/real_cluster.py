@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,6 +94,38 @@ class Cluster:
         """Greedy, and of the same expected length each time: that is half of a request's class."""
         message = {"role": "user", "content": text}
         return {"model": "support", "messages": [message], "temperature": 0, "max_tokens": MAX_TOKENS, **options}
+
+
+@contextlib.contextmanager
+def running_cluster(
+    kube: KubeApiServer, namespace: str, redis_url: str, folder: Path, ports: list[int]
+) -> Iterator[Cluster]:
+    """An operator, with the first two of `ports`, and a gateway for each other one, in a namespace without objects. All
+    must still run at the end."""
+    liveness, metrics, *of_gateways = ports
+    operator = Child(
+        name="the operator",
+        command=[
+            *(str(SLIPSTREAM), "operator", "--namespace", namespace, "--report-namespace", namespace),
+            *("--kubeconfig", str(kube.kubeconfig(namespace=namespace))),
+            *("--host", "127.0.0.1", "--liveness-port", str(liveness), "--metrics-port", str(metrics)),
+        ],
+        log_path=folder / "operator.log",
+        env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url},
+    )
+    gateways = [
+        Gateway(f"gateway-{index}", kube, namespace, redis_url, folder, port) for index, port in enumerate(of_gateways)
+    ]
+    cluster = Cluster(kube, namespace, gateways)
+    children = (operator, *(gateway.child for gateway in gateways))
+    try:
+        yield cluster
+        for child in children:
+            assert child.exit_status() is None, child.log_tail()
+    finally:
+        cluster.close()
+        for child in children:
+            child.stop(timeout_s=15)
 
 
 def drawn(*, is_control: bool) -> str:

@@ -19,20 +19,19 @@ from typing import Any
 import httpx
 import pytest
 from slipstream_tools.up.processes import Child
-from slipstream_tools.up.triton_server import TritonPorts
 
 from tests.e2e.real_cluster import (
     FIRST_SHARE,
     HOLD_BACK_SHARE,
     SLIPSTREAM,
     Cluster,
-    Gateway,
     Streams,
     Traffic,
+    running_cluster,
     text_of,
 )
 from tests.support.kube import KubeApiServer
-from tests.support.kubelet import Kubelet
+from tests.support.kubelet import TritonKubelet
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -94,11 +93,11 @@ def redis_url(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterato
 @pytest.fixture
 def kubelet(
     kube: KubeApiServer, namespace: str, tmp_path: Path, free_ports: Callable[[int], list[int]]
-) -> Iterator[Kubelet]:
+) -> Iterator[TritonKubelet]:
     grpc, http, metrics = free_ports(3)
     folder = tmp_path / "node"
     folder.mkdir()
-    kubelet = Kubelet(kube, namespace, folder, TritonPorts(grpc=grpc, http=http, metrics=metrics))
+    kubelet = TritonKubelet(kube, namespace, folder, {"grpc": grpc, "http": http, "metrics": metrics})
     yield kubelet
     kubelet.stop()
 
@@ -113,29 +112,8 @@ def cluster(
     free_ports: Callable[[int], list[int]],
 ) -> Iterator[Cluster]:
     """An operator and two gateways, in a namespace without objects."""
-    liveness, metrics, *ports = free_ports(4)
-    operator = Child(
-        name="the operator",
-        command=[
-            *(str(SLIPSTREAM), "operator", "--namespace", namespace, "--report-namespace", namespace),
-            *("--kubeconfig", str(kube.kubeconfig(namespace=namespace))),
-            *("--host", "127.0.0.1", "--liveness-port", str(liveness), "--metrics-port", str(metrics)),
-        ],
-        log_path=tmp_path / "operator.log",
-        env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url},
-    )
-    gateways = [
-        Gateway(f"gateway-{index}", kube, namespace, redis_url, tmp_path, port) for index, port in enumerate(ports)
-    ]
-    cluster = Cluster(kube, namespace, gateways)
-    try:
+    with running_cluster(kube, namespace, redis_url, tmp_path, free_ports(4)) as cluster:
         yield cluster
-        for child in (operator, *(gateway.child for gateway in gateways)):
-            assert child.exit_status() is None, child.log_tail()
-    finally:
-        cluster.close()
-        for child in (operator, *(gateway.child for gateway in gateways)):
-            child.stop(timeout_s=15)
 
 
 def until(what: str, check: Callable[[], Any], *, seen: Callable[[], Any] | None = None) -> Any:
@@ -154,7 +132,7 @@ def rare_codes() -> str:
     return f"Summarise this call for the CRM.\n\nAgent: {', '.join(codes[:10])}\nCustomer: {', '.join(codes[10:])}"
 
 
-def declare(cluster: Cluster, kubelet: Kubelet) -> None:
+def declare(cluster: Cluster, kubelet: TritonKubelet) -> None:
     """From `kubectl apply` to the first routed request."""
     cluster.kubectl("apply", "-f", "-", input=OBJECTS)
     path = f"/apis/apps/v1/namespaces/{cluster.namespace}/deployments"
@@ -196,7 +174,9 @@ def promote(cluster: Cluster, *texts: str) -> None:
             )
 
 
-def test_class_is_promoted_rolled_back_alone_and_comes_back_with_a_new_spec(cluster: Cluster, kubelet: Kubelet) -> None:
+def test_class_is_promoted_rolled_back_alone_and_comes_back_with_a_new_spec(
+    cluster: Cluster, kubelet: TritonKubelet
+) -> None:
     declare(cluster, kubelet)
     promote(cluster, SUMMARY, REPLY)
     summaries, replies = (cluster.ask(text).headers["x-slipstream-class"] for text in (SUMMARY, REPLY))

@@ -27,6 +27,14 @@ EMBEDDED_SPEC: JSON = {
     "draft": {"kind": "model", "source": "embedded:draft"},
     "engine": {"kind": "slipstream", "device": "cpu"},
 }
+VLLM_SPEC: JSON = {
+    "model": "acme-70b",
+    "target": {"source": "acme/target", "revision": "1"},
+    "draft": {"kind": "eagle3", "source": "acme/head"},
+    "maxDraftTokens": 3,
+    "engine": {"kind": "vllm"},
+    "serving": {"storage": {"claim": "weights"}},
+}
 EXTERNAL_SPEC: JSON = {
     "model": "demo",
     "engine": {

@@ -36,7 +36,7 @@ _AFFINITY = st.just(
 _SERVING = _some(
     image=_WORDS,
     replicas=st.none() | st.integers(0, 1000),
-    gpus=st.integers(0, 64),
+    gpus=st.integers(0, 1),
     resources=_some(requests=_RESOURCES, limits=_RESOURCES),
     nodeSelector=st.dictionaries(_WORDS, _WORDS, max_size=3),
     tolerations=st.lists(

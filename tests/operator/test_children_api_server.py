@@ -48,7 +48,7 @@ def everything() -> JSON:
     """A pair that uses every part of `serving`, with amounts that the API server writes in its own way."""
     serving = {
         "replicas": 3,
-        "gpus": 2,
+        "gpus": 1,
         "resources": {
             "requests": {"cpu": "0.5", "memory": "1024Mi", "ephemeral-storage": "1000M"},
             "limits": {"cpu": "2000m", "memory": "2048Mi"},

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.operator.pair_objects import EMBEDDED_SPEC, EXTERNAL_SPEC, JSON, UID, children, pair_object, template
+from tests.operator.pair_objects import (
+    EMBEDDED_SPEC,
+    EXTERNAL_SPEC,
+    JSON,
+    UID,
+    VLLM_SPEC,
+    children,
+    pair_object,
+    template,
+)
 
 
 def server(raw: JSON) -> JSON:
@@ -184,7 +193,12 @@ def test_servers_get_the_time_that_loading_and_leaving_take():
     ("raw", "limits", "sees_gpus"),
     [
         pytest.param(pair_object(), {"nvidia.com/gpu": "1"}, True, id="one by default"),
-        pytest.param(pair_object(serving={"gpus": 4}), {"nvidia.com/gpu": "4"}, True, id="several"),
+        pytest.param(
+            pair_object(VLLM_SPEC, engine={"tensorParallelSize": 4}, serving={"gpus": 4}),
+            {"nvidia.com/gpu": "4"},
+            True,
+            id="several",
+        ),
         pytest.param(pair_object(serving={"gpus": 0}), {}, False, id="none"),
         pytest.param(pair_object(EMBEDDED_SPEC), {}, False, id="an engine on CPUs needs none"),
     ],

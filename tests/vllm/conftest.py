@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from slipstream_core.manifest.vllm_command import Speculation
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_tools.up.vllm_environment import VllmInstall
 from slipstream_tools.up.vllm_install import install_vllm
-from slipstream_tools.up.vllm_server import Speculation, VllmLaunch, VllmServer
+from slipstream_tools.up.vllm_server import VllmLaunch, VllmServer
 
 from tests.support.ports import lasting_ports
 

@@ -30,6 +30,8 @@ Unsupported = Annotated[
     ),
 ]
 
+ParallelSize = Annotated[int, Meta(ge=1, le=1024)]
+
 
 class WireProtocol(StrEnum):
     """The wire protocol between the gateway and an arm's servers."""
@@ -91,7 +93,11 @@ class VllmEngine(
     tag_field="kind",
     tag="vllm",
 ):
-    """Stock vLLM with Slipstream's plugin. One pool serves both arms; every request carries its draft length."""
+    """Stock vLLM with Slipstream's plugin. One pool serves both arms; every request carries its draft length.
+
+    Without `endpoints` the servers are started: on a laptop by `slipstream up`, in a cluster by the operator, which
+    runs vLLM's own HTTP server only. The fields from `tensor_parallel_size` to `arguments` are for started servers.
+    """
 
     serving: Annotated[
         Literal["openai", "triton"],
@@ -117,6 +123,36 @@ class VllmEngine(
         ),
     ] = None
     triton_model: TritonModel = None
+    tensor_parallel_size: Annotated[
+        ParallelSize, Meta(description="Number of GPUs that share each layer (vLLM's --tensor-parallel-size).")
+    ] = 1
+    pipeline_parallel_size: Annotated[
+        ParallelSize, Meta(description="Number of stages of layers (vLLM's --pipeline-parallel-size).")
+    ] = 1
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"] | None,
+        Meta(description="Number format of the weights (vLLM's --dtype). Default: auto; float32 on a laptop."),
+    ] = None
+    quantization: Annotated[
+        Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)] | None,
+        Meta(description="Quantization of the weights (vLLM's --quantization). Default: that of the checkpoint."),
+    ] = None
+    max_model_len: Annotated[
+        Annotated[int, Meta(ge=16, le=16_777_216)] | None,
+        Meta(description="Maximum length of prompt plus answer in tokens. Default: the target's limit."),
+    ] = None
+    max_num_seqs: Annotated[
+        Annotated[int, Meta(ge=1, le=65_536)] | None,
+        Meta(description="Maximum number of requests in a batch. Default: vLLM's; 16 on a laptop."),
+    ] = None
+    arguments: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...],
+        Meta(
+            max_length=128,
+            description="Further arguments of vLLM's command line, such as --enable-prefix-caching or "
+            "--gpu-memory-utilization=0.92; none that other fields or Slipstream set.",
+        ),
+    ] = ()
     plain: Annotated[
         PlainServers | None,
         Meta(

@@ -12,6 +12,7 @@ OPERATOR = "slipstream-operator"
 PAIR_LABEL = "slipstream.dev/pair"
 RELEASE_LABEL = "slipstream.dev/release"
 GRPC_PORT_NAME = "grpc"
+HTTP_PORT_NAME = "http"
 
 _LONGEST = 63  # a DNS label, as Kubernetes requires of a Service's name
 _DIGEST_CHARS = 8

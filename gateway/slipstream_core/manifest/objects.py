@@ -17,6 +17,10 @@ from slipstream_core.manifest.serving import Serving
 
 API_VERSION = "slipstream.dev/v1alpha1"
 MAX_DRAFT_TOKENS = 32
+DRAFTS_WITH_SOURCE = ("model", "hybrid", "eagle", "eagle3")
+"""The kinds of drafts that need a checkpoint."""
+DRAFTS_OF_VLLM = ("eagle", "eagle3", "mtp", "suffix")
+"""The kinds of drafts that only vLLM has."""
 EMBEDDED_SOURCES = ("embedded:target", "embedded:draft", "embedded:smollm2-eagle")
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -77,22 +81,28 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The proposer of draft tokens for the target to verify."""
 
     kind: Annotated[
-        Literal["model", "ngram", "hybrid", "none"],
+        Literal["model", "ngram", "hybrid", "eagle", "eagle3", "mtp", "suffix", "none"],
         Meta(
             description="model: a draft model; ngram: matches within the text; hybrid: matches within the text, and a "
-            "draft model where there are none, for engine kind slipstream only; none: never speculate."
+            "draft model where there are none, for engine kind slipstream only; eagle, eagle3: a head on the target's "
+            "hidden states; mtp: the target's own layers for multi-token prediction; suffix: matches within earlier "
+            "answers; these four for engine kind vllm only; none: never speculate."
         ),
     ]
     source: Annotated[
-        Source | None, Meta(description="Checkpoint of the draft model; for the kinds model and hybrid only.")
+        Source | None,
+        Meta(
+            description="Checkpoint of the draft; for the kinds model, hybrid, eagle and eagle3, and for mtp if its "
+            "layers are not in the target's checkpoint."
+        ),
     ] = None
     revision: Revision = None
     tokenizer: TokenizerSource = None
 
     @property
     def has_model(self) -> bool:
-        """Whether a draft model proposes tokens."""
-        return self.kind in ("model", "hybrid")
+        """Whether layers of a model propose tokens."""
+        return self.kind in (*DRAFTS_WITH_SOURCE, "mtp")
 
 
 class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -120,7 +130,8 @@ class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(description="Price of one GPU for an hour, for cost figures; in a currency of your choice."),
     ] = None
     serving: Annotated[
-        Serving | None, Meta(description="Pod settings of the servers in a cluster; for engine kind slipstream only.")
+        Serving | None,
+        Meta(description="Pod settings of the servers in a cluster; for the engine kinds slipstream and vllm."),
     ] = None
     kill_switch: Annotated[
         bool | None, Meta(description="true: every request of this pair decodes plainly, at once.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
+import msgspec
+
 from slipstream_core.manifest.addresses import check_address
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.engines import (
@@ -16,10 +18,27 @@ from slipstream_core.manifest.engines import (
     VllmEngine,
     WireProtocol,
 )
-from slipstream_core.manifest.objects import EMBEDDED_SOURCES, Draft, ModelPairSpec, Target
-from slipstream_core.manifest.serving import Resources, Serving, Toleration
+from slipstream_core.manifest.objects import (
+    DRAFTS_OF_VLLM,
+    DRAFTS_WITH_SOURCE,
+    EMBEDDED_SOURCES,
+    Draft,
+    ModelPairSpec,
+    Target,
+)
+from slipstream_core.manifest.serving import EnvVar, Resources, Serving, Toleration
+from slipstream_core.manifest.vllm_command import set_by_field, set_by_slipstream
 
-_CAMEL = {"triton_model": "tritonModel", "api_key_env": "apiKeyEnv"}
+OF_STARTED_VLLM = (  # the fields of vLLM's engine for servers that are started
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "dtype",
+    "quantization",
+    "max_model_len",
+    "max_num_seqs",
+    "arguments",
+)
+OWN_VARIABLES = ("HOME", "NVIDIA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "VLLM_PLUGINS")
 _SUFFIXES = {
     "": Decimal(1),
     "m": Decimal("0.001"),
@@ -36,6 +55,10 @@ def check_pair(spec: ModelPairSpec) -> Iterator[Problem]:
             yield from _check_endpoints(engine.endpoints, WireProtocol.TRITON, "spec.engine.endpoints")
             if engine.endpoints and spec.serving is not None:
                 yield Problem("spec.serving", "has no effect with spec.engine.endpoints, leave one of them out")
+            if spec.draft is not None and spec.draft.kind in DRAFTS_OF_VLLM:
+                yield Problem("spec.draft.kind", f"{spec.draft.kind} is for engine kind vllm")
+            if spec.serving is not None:
+                yield from _check_one_gpu(spec.serving)
         case VllmEngine() as engine:
             yield from _check_vllm(spec, engine)
         case ExternalEngine(arms=arms):
@@ -54,17 +77,68 @@ def _check_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
     yield from _check_sources(spec, "" if engine.endpoints else "for engine kind vllm without spec.engine.endpoints")
     protocol = WireProtocol.TRITON if engine.serving == "triton" else WireProtocol.OPENAI
     yield from _check_endpoints(engine.endpoints, protocol, "spec.engine.endpoints")
-    if spec.serving is not None:
-        yield Problem("spec.serving", "has no effect with engine kind vllm, leave it out")
     if spec.draft is not None and spec.draft.kind == "hybrid":
-        yield Problem("spec.draft.kind", "hybrid is for engine kind slipstream: vLLM has one draft, model or ngram")
+        yield Problem("spec.draft.kind", "hybrid is for engine kind slipstream: vLLM has one draft")
+    if spec.draft is not None and spec.draft.tokenizer is not None:
+        message = "has no effect with engine kind vllm, which uses the tokenizer in spec.draft.source; leave it out"
+        yield Problem("spec.draft.tokenizer", message)
+    yield from _check_started_vllm(spec, engine)
     foreign = ("model", "api_key_env") if engine.serving == "triton" else ("triton_model",)
     for name in foreign:
         if getattr(engine, name) is not None:
-            path = f"spec.engine.{_CAMEL.get(name, name)}"
-            yield Problem(path, f"has no effect with serving {engine.serving}, leave it out")
+            yield Problem(f"spec.engine.{camel(name)}", f"has no effect with serving {engine.serving}, leave it out")
     if engine.plain is not None:
         yield from _check_plain_servers(spec, engine, engine.plain)
+
+
+def _check_started_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
+    """Problems of the fields for servers that are started."""
+    without = "spec.engine.endpoints" if engine.endpoints else "serving triton" if engine.serving == "triton" else ""
+    if without:
+        for name in OF_STARTED_VLLM:
+            if getattr(engine, name) != _default(engine, name):
+                yield Problem(f"spec.engine.{camel(name)}", f"has no effect with {without}, leave it out")
+        if spec.serving is not None:
+            yield Problem("spec.serving", f"has no effect with {without}, leave it out")
+        return
+    for index, argument in enumerate(engine.arguments):
+        if set_by_slipstream(argument):
+            yield Problem(
+                f"spec.engine.arguments[{index}]", f"is set by Slipstream, leave it out, got {show(argument)}"
+            )
+        elif field := set_by_field(argument):
+            yield Problem(f"spec.engine.arguments[{index}]", f"is set by {field}, got {show(argument)}")
+    if spec.serving is not None:
+        yield from _check_parallel(spec.serving, engine)
+
+
+def _check_parallel(serving: Serving, engine: VllmEngine) -> Iterator[Problem]:
+    """GPUs that vLLM would not use, or would lack."""
+    tensor, pipeline = engine.tensor_parallel_size, engine.pipeline_parallel_size
+    used, nodes = tensor * pipeline, serving.nodes
+    uses = f"tensorParallelSize {tensor} × pipelineParallelSize {pipeline} uses {used}"
+    if serving.gpus == 0:
+        if used % nodes:
+            yield Problem("spec.serving.nodes", f"must divide the processes of vLLM: {uses}, got {nodes}")
+    elif serving.gpus * nodes != used:
+        has = f"{serving.gpus} on each of {nodes} nodes are {serving.gpus * nodes}" if nodes > 1 else f"{serving.gpus}"
+        yield Problem("spec.serving.gpus", f"must be as many GPUs as vLLM uses: {uses}, got {has}")
+
+
+def _check_one_gpu(serving: Serving) -> Iterator[Problem]:
+    for name in ("gpus", "nodes"):
+        if getattr(serving, name) > 1:
+            message = f"must be at most 1: Slipstream's engine uses one GPU, got {getattr(serving, name)}"
+            yield Problem(f"spec.serving.{name}", message)
+
+
+def _default(engine: VllmEngine, name: str) -> object:
+    return next(field.default for field in msgspec.structs.fields(engine) if field.name == name)
+
+
+def camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 def _check_plain_servers(spec: ModelPairSpec, engine: VllmEngine, plain: PlainServers) -> Iterator[Problem]:
@@ -88,7 +162,7 @@ def _check_sources(spec: ModelPairSpec, required: str) -> Iterator[Problem]:
     if draft is None:
         if required:
             yield Problem("spec.draft", f"is required {required}; kind none for a target alone")
-    elif draft.has_model:
+    elif draft.kind in DRAFTS_WITH_SOURCE or (draft.kind == "mtp" and draft.source is not None):
         yield from _check_draft_model(draft, target)
     else:
         for name in ("source", "revision", "tokenizer"):
@@ -140,7 +214,29 @@ def _check_serving(serving: Serving) -> Iterator[Problem]:
     """Values for which Kubernetes would refuse the servers' Deployment, reported by the field that they come from."""
     for index, toleration in enumerate(serving.tolerations):
         yield from _check_toleration(toleration, f"spec.serving.tolerations[{index}]")
+    names = [variable.name for variable in serving.env]
+    for index, variable in enumerate(serving.env):
+        yield from _check_variable(variable, f"spec.serving.env[{index}]", names[:index])
+    for field in ("labels", "annotations"):
+        for name in getattr(serving, field):
+            if _is_reserved(name):
+                yield Problem(f"spec.serving.{field}.{name}", "is set by Slipstream, leave it out")
     yield from _check_resources(serving.resources)
+
+
+def _check_variable(variable: EnvVar, path: str, earlier: Sequence[str]) -> Iterator[Problem]:
+    if (variable.value is None) == (variable.secret is None):
+        yield Problem(path, "needs either value or secret")
+    if variable.name in OWN_VARIABLES:
+        yield Problem(f"{path}.name", f"is set by Slipstream, leave it out, got {show(variable.name)}")
+    if variable.name in earlier:
+        yield Problem(f"{path}.name", f"is listed twice: {show(variable.name)}")
+
+
+def _is_reserved(name: str) -> bool:
+    """Whether a label or annotation is Slipstream's own."""
+    prefix, _, _ = name.rpartition("/")
+    return prefix == "app.kubernetes.io" or f".{prefix}".endswith((".slipstream.dev", ".leaderworkerset.sigs.k8s.io"))
 
 
 def _check_toleration(toleration: Toleration, path: str) -> Iterator[Problem]:

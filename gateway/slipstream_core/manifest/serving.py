@@ -20,6 +20,7 @@ _IMAGE_PATTERN = r"^[A-Za-z0-9][-A-Za-z0-9._/:@]*$"
 
 LabelKey = Annotated[str, Meta(pattern=_KEY_PATTERN, max_length=317)]
 LabelValue = Annotated[str, Meta(pattern=_VALUE_PATTERN, max_length=63)]
+ResourceName = Annotated[str, Meta(pattern=_NAME_PATTERN, max_length=253)]
 Quantity = Annotated[
     str, Meta(pattern=_QUANTITY_PATTERN, max_length=32, description="A Kubernetes quantity such as 500m or 16Gi.")
 ]
@@ -48,6 +49,21 @@ class Toleration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = None
 
 
+class SecretKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """An entry of a Secret in the pair's namespace."""
+
+    name: Annotated[str, Meta(pattern=_NAME_PATTERN, max_length=253, description="Name of the Secret.")]
+    key: Annotated[str, Meta(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253, description="Key within the Secret.")]
+
+
+class EnvVar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """An environment variable of the servers, with a value or with that of a Secret."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256, description="Name of the variable.")]
+    value: Annotated[Annotated[str, Meta(max_length=32_768)] | None, Meta(description="Value of the variable.")] = None
+    secret: Annotated[SecretKey | None, Meta(description="Entry of a Secret that has the value.")] = None
+
+
 class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """The volume with the checkpoints, which every server mounts read-only."""
 
@@ -62,13 +78,33 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     image: Annotated[
         Annotated[str, Meta(pattern=_IMAGE_PATTERN, max_length=512)] | None,
-        Meta(description="Container image of Triton with Slipstream's engine. Default: the operator's setting."),
+        Meta(
+            description="Container image of the servers: Triton with Slipstream's engine, or vLLM with Slipstream's "
+            "plugin. Default: the operator's setting."
+        ),
     ] = None
     replicas: Annotated[
         Annotated[int, Meta(ge=0, le=1000)] | None,
         Meta(description="Number of servers. Default: one at first, then left to an autoscaler."),
     ] = None
-    gpus: Annotated[int, Meta(ge=0, le=64, description="Number of GPUs per server; 0: the server runs on CPUs.")] = 1
+    gpus: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Number of GPUs of each pod; 0: the servers run on CPUs. Slipstream's engine uses one GPU, "
+            "vLLM tensorParallelSize times pipelineParallelSize on all nodes of a server.",
+        ),
+    ] = 1
+    nodes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=256,
+            description="Number of pods of each server, for models that do not fit one node; more than 1 for engine "
+            "kind vllm only, and with the kind LeaderWorkerSet in the cluster.",
+        ),
+    ] = 1
     resources: Annotated[Resources, Meta(description="CPU, memory and other resources of each server.")] = Resources()
     node_selector: Annotated[
         dict[LabelKey, LabelValue], Meta(max_length=32, description="Labels that a node must have.")
@@ -77,6 +113,23 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         tuple[Toleration, ...], Meta(max_length=32, description="Taints that the servers tolerate.")
     ] = ()
     affinity: Annotated[dict[str, Any] | None, Meta(description="Scheduling constraints, as in a pod's spec.")] = None
+    env: Annotated[
+        tuple[EnvVar, ...], Meta(max_length=128, description="Environment variables of the servers' container.")
+    ] = ()
+    labels: Annotated[
+        dict[LabelKey, LabelValue],
+        Meta(max_length=32, description="Labels of the pods, such as kueue.x-k8s.io/queue-name."),
+    ] = {}
+    annotations: Annotated[
+        dict[LabelKey, Annotated[str, Meta(max_length=4096)]],
+        Meta(max_length=32, description="Annotations of the pods."),
+    ] = {}
+    image_pull_secrets: Annotated[
+        tuple[ResourceName, ...], Meta(max_length=16, description="Names of Secrets for pulling the image.")
+    ] = ()
+    priority_class_name: Annotated[ResourceName | None, Meta(description="PriorityClass of the pods.")] = None
+    runtime_class_name: Annotated[ResourceName | None, Meta(description="RuntimeClass of the pods.")] = None
+    scheduler_name: Annotated[ResourceName | None, Meta(description="Scheduler of the pods.")] = None
     storage: Annotated[
         Storage | None, Meta(description="Volume with the checkpoints; not needed for the embedded pair.")
     ] = None

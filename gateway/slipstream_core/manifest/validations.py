@@ -21,6 +21,8 @@ from slipstream_core.manifest.engines import (
     VllmEngine,
 )
 from slipstream_core.manifest.objects import (
+    DRAFTS_OF_VLLM,
+    DRAFTS_WITH_SOURCE,
     EMBEDDED_SOURCES,
     ClassRule,
     Draft,
@@ -28,8 +30,9 @@ from slipstream_core.manifest.objects import (
     SpeculationPolicySpec,
     Target,
 )
+from slipstream_core.manifest.pair_rules import OF_STARTED_VLLM, OWN_VARIABLES, camel
 from slipstream_core.manifest.rollout import MAX_SECONDS, MAX_STEPS, Rollback, Rollout, Thresholds
-from slipstream_core.manifest.serving import Toleration
+from slipstream_core.manifest.serving import EnvVar, Serving, Toleration
 
 
 class Rule(NamedTuple):
@@ -83,6 +86,10 @@ _NO_ENDPOINTS = "(!has(self.engine.endpoints) || size(self.engine.endpoints) == 
 _STARTED = f"self.engine.kind == 'slipstream' || self.engine.kind == 'vllm' && {_NO_ENDPOINTS}"
 _BY_TRITON = f"(self.engine.kind == 'slipstream' || {_or('self.engine.serving', repr('openai'))} == 'triton')"
 _BY_VLLM = f"{_or('self.engine.serving', repr('openai'))} == 'openai'"
+_MANAGED_VLLM = f"({_NO_ENDPOINTS} && {_BY_VLLM})"
+_GPUS = _or("self.serving.gpus", "1")
+_NODES = _or("self.serving.nodes", "1")
+_USED = f"{_or('self.engine.tensorParallelSize', '1')} * {_or('self.engine.pipelineParallelSize', '1')}"
 _FOR_WHICH = "is required for engine kind slipstream, and for kind vllm without engine.endpoints"
 
 _PAIR = (
@@ -91,7 +98,7 @@ _PAIR = (
     Rule("self.engine.kind != 'external' || has(self.engine.arms)", "engine.arms is required for engine kind external"),
     _only_for("target", "slipstream", "vllm"),
     _only_for("draft", "slipstream", "vllm"),
-    _only_for("serving", "slipstream"),
+    _only_for("serving", "slipstream", "vllm"),
     *(_only_for(f"engine.{field}", *_kinds_with(field)) for field in _ENGINE_FIELDS),
     Rule(
         f"!has(self.serving) || {_NO_ENDPOINTS}",
@@ -107,7 +114,33 @@ _PAIR = (
     *(_absent(f"engine.{name}", _BY_VLLM, "with serving triton") for name in ("model", "apiKeyEnv")),
     Rule(
         "!has(self.draft) || self.draft.kind != 'hybrid' || self.engine.kind == 'slipstream'",
-        "draft.kind hybrid is for engine kind slipstream: vLLM has one draft, model or ngram",
+        "draft.kind hybrid is for engine kind slipstream: vLLM has one draft",
+    ),
+    Rule(
+        f"!has(self.draft) || !(self.draft.kind in {list(DRAFTS_OF_VLLM)}) || self.engine.kind == 'vllm'",
+        f"draft.kind {', '.join(DRAFTS_OF_VLLM)} are for engine kind vllm",
+    ),
+    Rule(
+        "!has(self.draft) || !has(self.draft.tokenizer) || self.engine.kind != 'vllm'",
+        "draft.tokenizer has no effect with engine kind vllm, which uses the tokenizer in draft.source; leave it out",
+    ),
+    *(
+        _absent(f"engine.{field}", f"self.engine.kind != 'vllm' || {_MANAGED_VLLM}", "with endpoints or serving triton")
+        for field in map(camel, OF_STARTED_VLLM)
+    ),
+    _absent("serving", f"self.engine.kind != 'vllm' || {_BY_VLLM}", "with serving triton"),
+    Rule(
+        f"self.engine.kind != 'slipstream' || !has(self.serving) || {_GPUS} <= 1 && {_NODES} <= 1",
+        "serving.gpus and serving.nodes must be at most 1: Slipstream's engine uses one GPU",
+    ),
+    Rule(
+        f"self.engine.kind != 'vllm' || !has(self.serving) || {_GPUS} == 0 || {_GPUS} * {_NODES} == {_USED}",
+        "serving.gpus times serving.nodes must be as many GPUs as vLLM uses: engine.tensorParallelSize times"
+        " engine.pipelineParallelSize",
+    ),
+    Rule(
+        f"self.engine.kind != 'vllm' || !has(self.serving) || {_GPUS} != 0 || {_USED} % {_NODES} == 0",
+        "serving.nodes must divide the processes of vLLM: engine.tensorParallelSize times engine.pipelineParallelSize",
     ),
     _absent("engine.plain", "!has(self.draft) || self.draft.kind != 'none'", "with draft kind none"),
     Rule(
@@ -128,11 +161,14 @@ _PAIR = (
     ),
 )
 
-_HAS_MODEL = "self.kind in ['model', 'hybrid']"
+_WITH_SOURCE = f"self.kind in {list(DRAFTS_WITH_SOURCE)}"
 _DRAFT = (
-    Rule(f"!({_HAS_MODEL}) || has(self.source)", "source is required for the draft kinds model and hybrid"),
+    Rule(
+        f"!({_WITH_SOURCE}) || has(self.source)",
+        f"source is required for the draft kinds {', '.join(DRAFTS_WITH_SOURCE)}",
+    ),
     *(
-        _absent(name, _HAS_MODEL, "with a draft kind other than model and hybrid")
+        _absent(name, f"{_WITH_SOURCE} || self.kind == 'mtp' && has(self.source)", "with this draft kind")
         for name in ("source", "revision", "tokenizer")
     ),
     _SOURCE,
@@ -167,6 +203,24 @@ _TOLERATION = (
     Rule(
         f"!has(self.tolerationSeconds) || {_or('self.effect', repr(''))} == 'NoExecute'",
         "tolerationSeconds has no effect without effect NoExecute, leave it out",
+    ),
+)
+
+_ENV_VAR = (Rule("has(self.value) != has(self.secret)", "needs either value or secret"),)
+
+_SERVING = (
+    *(
+        Rule(
+            f"!has(self.{field}) || self.{field}.all(name, !name.startsWith('app.kubernetes.io/') && "
+            "!name.matches('^([^/]+[.])?(slipstream[.]dev|leaderworkerset[.]sigs[.]k8s[.]io)/'))",
+            f"{field} must have none that Slipstream sets",
+        )
+        for field in ("labels", "annotations")
+    ),
+    Rule(
+        "!has(self.env) || self.env.all(one, self.env.exists_one(other, other.name == one.name) && "
+        f"!(one.name in {list(OWN_VARIABLES)}))",
+        f"env must have each name once, and none of {', '.join(OWN_VARIABLES)}",
     ),
 )
 
@@ -238,6 +292,8 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     ExternalArm: _ARM,
     PlainServers: _PLAIN_SERVERS,
     Toleration: _TOLERATION,
+    EnvVar: _ENV_VAR,
+    Serving: _SERVING,
     SpeculationPolicySpec: _POLICY,
     Thresholds: _THRESHOLDS,
     ClassRule: _CLASS,

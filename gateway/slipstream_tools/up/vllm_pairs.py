@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
+import msgspec
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair, RoutingTable, VllmEngine
 from slipstream_core.manifest.triton_model import EMBEDDED, EMBEDDED_THREADS, located
+from slipstream_core.manifest.vllm_command import Speculation, engine_arguments, speculation_of
 
 from slipstream_tools.up.checkpoint_folders import check_folders
-from slipstream_tools.up.vllm_server import Speculation, VllmLaunch
+from slipstream_tools.up.vllm_server import VllmLaunch
 
 _ENGINE_PACKAGE = "slipstream_engine"
 _MOST_HEADER = 100_000_000  # bytes, the format's own limit
@@ -40,7 +41,7 @@ def launch_of(pair: ModelPair, *, manifest_folder: Path, extra: Sequence[str] = 
     of an argument applies.
 
     Raises:
-        CommandError: a checkpoint folder is missing, or the draft has its own tokenizer.
+        CommandError: a checkpoint folder is missing.
     """
     folder = manifest_folder.resolve()
     check_folders(pair, folder)
@@ -54,22 +55,18 @@ def launch_of(pair: ModelPair, *, manifest_folder: Path, extra: Sequence[str] = 
         served_name=engine.model or spec.model,
         speculation=_speculation(pair, folder),
         threads=EMBEDDED_THREADS if spec.target.source.startswith(EMBEDDED) else None,
-        extra=tuple(extra),
+        extra=(*engine_arguments(engine), *extra),
     )
 
 
 def _speculation(pair: ModelPair, folder: Path) -> Speculation | None:
-    draft, tokens = pair.spec.draft, pair.spec.max_draft_tokens
-    if draft is None or draft.kind == "none":
-        return None
-    if draft.tokenizer is not None:
-        field = f"ModelPair/{pair.metadata.name}: spec.draft.tokenizer"
-        raise CommandError(f"{field}: remove it; vLLM uses the tokenizer in spec.draft.source")
-    if draft.kind == "ngram":
-        return Speculation(method="ngram", tokens=tokens)
-    path = _path(draft.source or "", folder)
-    method: Literal["draft_model", "eagle"] = "eagle" if _is_eagle_head(Path(path)) else "draft_model"
-    return Speculation(method=method, tokens=tokens, draft=path)
+    """As `speculation_of`, with sources of packages, and EAGLE heads that the pair calls a model."""
+    found, draft = speculation_of(pair, folder), pair.spec.draft
+    if found is None or draft is None or draft.source is None:
+        return found
+    path = _path(draft.source, folder)
+    is_head = draft.kind == "model" and _is_eagle_head(Path(path))
+    return msgspec.structs.replace(found, draft=path, method="eagle" if is_head else found.method)
 
 
 def _is_eagle_head(folder: Path) -> bool:

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
 
 import msgspec
+from slipstream_core.manifest.vllm_command import SCHEDULER, Speculation
+from slipstream_core.vllm_log import informative_line
 
 from slipstream_tools.up.probe import Probe
 from slipstream_tools.up.processes import Child, wait_until_ready
 from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 
-SCHEDULER = "slipstream_vllm.Scheduler"
 EXIT_TIMEOUT_S = 10.0
-_NGRAM_TOKENS = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
-# Patterns of informative log lines, best first. The engine runs in its own process: its error comes first, and the API
-# server's, which only refers to it, last.
-_PREFIX = r"^(?:\(\w+ pid=\d+\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?"
-_FAILURES = (
-    re.compile(r"^\S*api_server\S*: error: (?P<why>.+)$", re.MULTILINE),
-    re.compile(r"Value error, (?P<why>.+?)(?: \[type=.*)?$", re.MULTILINE),
-    re.compile(
-        _PREFIX + r"(?P<why>(?!RuntimeError: Engine core init)(?:\w+\.)*\w+(?:Error|Exception): \S.*)$", re.MULTILINE
-    ),
-)
 # A socket path has at most 107 characters, and vLLM's names have 37.
 _MAX_SOCKET_FOLDER = 64
 
@@ -41,23 +28,6 @@ _PHASES = (
     ("Initializing a V1 LLM engine", "starting the engine"),
     ("non-default args", "reading the configuration"),
 )
-
-
-class Speculation(msgspec.Struct, frozen=True, kw_only=True):
-    """The speculation settings of a server: up to `tokens` per step, with the model `draft` or from the text itself."""
-
-    method: Literal["draft_model", "eagle", "ngram"]
-    tokens: int
-    draft: str | None = None
-
-    def config(self) -> str:
-        """vLLM's `--speculative-config`."""
-        fields: dict[str, object] = {"method": self.method, "num_speculative_tokens": self.tokens}
-        if self.draft is not None:
-            fields["model"] = self.draft
-        if self.method == "ngram":
-            fields |= _NGRAM_TOKENS
-        return json.dumps(fields)
 
 
 class VllmLaunch(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +58,7 @@ class VllmLaunch(msgspec.Struct, frozen=True, kw_only=True):
             *("--max-num-seqs", str(self.max_concurrency)),
             *(("--max-model-len", str(self.context_tokens)) if self.context_tokens is not None else ()),
             *(("--enforce-eager",) if self.eager else ()),
-            *(("--speculative-config", self.speculation.config()) if self.speculation is not None else ()),
+            *(self.speculation.arguments() if self.speculation is not None else ()),
             *(("--scheduler-cls", SCHEDULER) if self.plugin else ()),
             *self.extra,
         ]
@@ -164,14 +134,6 @@ class VllmServer:
 
     def _is_ready(self) -> bool:
         return self._probe.is_ok(f"{self.url}/health")
-
-
-def informative_line(log: str) -> str:
-    """The line of vLLM's log with the reason of its end; the last line if there is none."""
-    for pattern in _FAILURES:
-        if found := pattern.search(log):
-            return found["why"].strip()
-    return (log.splitlines() or [""])[-1]
 
 
 def _short_folder() -> Path:

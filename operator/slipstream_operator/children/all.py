@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_core.manifest.engines import SlipstreamEngine
+from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.triton_model import EMBEDDED
 
 from slipstream_operator.children.budget import disruption_budget
 from slipstream_operator.children.deployment import deployment
-from slipstream_operator.children.identity import Owner, child
+from slipstream_operator.children.identity import TRITON, VLLM, Owner, Software, child
 from slipstream_operator.children.network import network_policy
 from slipstream_operator.children.repository import repository_config_map
 from slipstream_operator.children.service import service
@@ -18,8 +19,23 @@ from slipstream_operator.types import KubeObject, ServingDefaults
 
 def has_servers(pair: ModelPair) -> bool:
     """Whether the operator runs servers for `pair`. It does not if the pair has addresses of external servers."""
-    engine = pair.spec.engine
-    return isinstance(engine, SlipstreamEngine) and not engine.endpoints
+    return software_of(pair) is not None
+
+
+def software_of(pair: ModelPair) -> Software | None:
+    """The program of the servers that the operator runs for `pair`; None if it runs none."""
+    match pair.spec.engine:
+        case SlipstreamEngine(endpoints=()):
+            return TRITON
+        case VllmEngine(endpoints=(), serving="openai") if not needs_package(pair):
+            return VLLM
+    return None
+
+
+def needs_package(pair: ModelPair) -> bool:
+    """Whether a source of `pair` is in Slipstream's own package, which images of vLLM lack."""
+    sources = (part.source for part in (pair.spec.target, pair.spec.draft) if part is not None)
+    return any(source is not None and source.startswith(EMBEDDED) for source in sources)
 
 
 def children_of(
@@ -29,17 +45,19 @@ def children_of(
 
     `live` is its present Deployment, which shows the owner of the number of replicas.
     """
-    if not has_servers(pair):
+    software = software_of(pair)
+    if software is None:
         return ()
-    owner = Owner(name=pair.metadata.name, namespace=pair.metadata.namespace or "default", uid=uid)
-    config_map = repository_config_map(pair, owner)
+    owner = Owner(name=pair.metadata.name, namespace=pair.metadata.namespace or "default", uid=uid, software=software)
+    config_map = repository_config_map(pair, owner) if software is TRITON else None
+    repository = config_map["data"] if config_map is not None else None
     return (
         _service_account(owner),
-        config_map,
+        *((config_map,) if config_map is not None else ()),
         service(owner),
         disruption_budget(owner, api_version=defaults.pdb_api_version),
         *_network_policies(owner, defaults),
-        deployment(pair, owner, defaults=defaults, repository=config_map["data"], live=live),
+        deployment(pair, owner, defaults=defaults, repository=repository, live=live),
     )
 
 

@@ -10,5 +10,5 @@ from slipstream_operator.children.identity import Owner, child, selector
 def disruption_budget(owner: Owner, *, api_version: str) -> dict[str, Any]:
     """A budget of one eviction at a time, with any number of replicas. With a minimum, the node of a single server
     could never be drained, although the Deployment replaces the server."""
-    spec = {"maxUnavailable": 1, "selector": {"matchLabels": selector(owner.name)}}
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": selector(owner)}}
     return child(api_version, "PodDisruptionBudget", owner, spec=spec)

@@ -23,22 +23,23 @@ def deployment(
     owner: Owner,
     *,
     defaults: ServingDefaults,
-    repository: Mapping[str, str],
+    repository: Mapping[str, str] | None,
     live: KubeObject | None,
 ) -> dict[str, Any]:
-    """The Deployment. `repository` is the data of the pair's ConfigMap, `live` the present Deployment.
+    """The Deployment. `repository` is the data of the pair's ConfigMap, None without one; `live` is the present
+    Deployment.
 
     A new server has to be ready before an old one is removed. If no node has room for one more server, a change waits,
     and the condition `Progressing` has the reason.
     """
     serving = pair.spec.serving or Serving()
     spec: dict[str, Any] = {
-        "selector": {"matchLabels": selector(pair.metadata.name)},
+        "selector": {"matchLabels": selector(owner)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "minReadySeconds": 5,
         "revisionHistoryLimit": 3,
         "progressDeadlineSeconds": serving.startup_seconds + _PULL_S,
-        "template": pod_template(pair, image=serving.image or defaults.image, repository=repository),
+        "template": pod_template(pair, owner, defaults=defaults, repository=repository),
     }
     replicas = _replicas(serving, live)
     if replicas is not None:

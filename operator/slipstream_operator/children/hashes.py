@@ -14,10 +14,11 @@ WEIGHTS_ANNOTATION = "slipstream.dev/weights-hash"
 _HASH_CHARS = 16
 
 
-def template_annotations(pair: ModelPair, repository: Mapping[str, str]) -> dict[str, str]:
+def template_annotations(pair: ModelPair, repository: Mapping[str, str] | None) -> dict[str, str]:
     """The annotations of the pod template. `repository` is the ConfigMap's data, which running servers do not read
-    again."""
-    return {REPOSITORY_ANNOTATION: _hash(repository), WEIGHTS_ANNOTATION: weights_hash(pair)}
+    again; None without one."""
+    of_repository = {} if repository is None else {REPOSITORY_ANNOTATION: _hash(repository)}
+    return {**of_repository, WEIGHTS_ANNOTATION: weights_hash(pair)}
 
 
 def weights_hash(pair: ModelPair) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from slipstream_core.manifest.naming import (
     COMPONENT,
+    GRPC_PORT_NAME,
+    HTTP_PORT_NAME,
     MANAGED_BY,
     OPERATOR,
     PAIR_LABEL,
@@ -18,29 +21,40 @@ from slipstream_core.manifest.naming import (
 from slipstream_core.manifest.objects import API_VERSION
 
 NAME = "app.kubernetes.io/name"
-SERVERS_NAME = "slipstream-triton"
-SERVERS_COMPONENT = "triton"
+
+
+class Software(msgspec.Struct, frozen=True, kw_only=True):
+    """The program of a pair's servers. `name` is the name of its container, `ports` are its ports by name, in the
+    container and in the Service."""
+
+    name: str
+    ports: Mapping[str, int]
+
+
+TRITON = Software(name="triton", ports={GRPC_PORT_NAME: 8001, HTTP_PORT_NAME: 8000, "metrics": 8002})
+VLLM = Software(name="vllm", ports={HTTP_PORT_NAME: 8000})
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The ModelPair that children belong to."""
+    """The ModelPair that children belong to, and the program of its servers."""
 
     name: str
     namespace: str
     uid: str
+    software: Software
 
 
-def selector(pair: str) -> dict[str, str]:
-    """The selector of the servers of `pair`. A Deployment's selector can never be changed, so it is minimal."""
-    return {NAME: SERVERS_NAME, PAIR_LABEL: label_value(pair)}
+def selector(owner: Owner) -> dict[str, str]:
+    """The selector of the servers of `owner`. A Deployment's selector can never be changed, so it is minimal."""
+    return {NAME: f"slipstream-{owner.software.name}", PAIR_LABEL: label_value(owner.name)}
 
 
-def labels(pair: str) -> dict[str, str]:
-    """The labels of all children of `pair` and of its pods."""
+def labels(owner: Owner) -> dict[str, str]:
+    """The labels of all children of `owner` and of its pods."""
     return {
-        **selector(pair),
+        **selector(owner),
         PART_OF: PART_OF_SLIPSTREAM,
-        COMPONENT: SERVERS_COMPONENT,
+        COMPONENT: owner.software.name,
         MANAGED_BY: OPERATOR,
     }
 
@@ -53,7 +67,7 @@ def child(api_version: str, kind: str, owner: Owner, **content: Any) -> dict[str
         "metadata": {
             "name": child_name(owner.name),
             "namespace": owner.namespace,
-            "labels": labels(owner.name),
+            "labels": labels(owner),
             # Without blockOwnerDeletion, which needs rights on the owner's finalizers where the server is strict.
             "ownerReferences": [
                 {

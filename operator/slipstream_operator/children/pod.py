@@ -11,54 +11,70 @@ from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import Serving, Storage
 
 from slipstream_operator.children.hashes import template_annotations
-from slipstream_operator.children.identity import labels, selector
+from slipstream_operator.children.identity import TRITON, VLLM, Owner, labels, selector
+from slipstream_operator.children.lifecycle import grace_period_s
 from slipstream_operator.children.preflight import has_draft_model, preflight_container
 from slipstream_operator.children.repository import repository_mount, repository_volume
 from slipstream_operator.children.security import pod_security
-from slipstream_operator.children.server import grace_period_s, server_container
+from slipstream_operator.children.triton import triton_container
+from slipstream_operator.children.vllm import vllm_container
+from slipstream_operator.types import ServingDefaults
 
 _SHM, _TMP, _WEIGHTS = "shm", "tmp", "weights"
-# Triton and the process that runs the engine exchange tensors there; a container's own 64 MiB are too few.
-_SHM_SIZE = "256Mi"
+# Triton and the process that runs the engine exchange tensors there, and so do the GPUs' processes of vLLM by NCCL; a
+# container's own 64 MiB are too few.
+_SHM_SIZES = {TRITON.name: "256Mi", VLLM.name: "8Gi"}
 _TMP_SIZE = "4Gi"
 _TMP_MOUNT = {"name": _TMP, "mountPath": "/tmp"}  # nosec B108 # a volume of the pod's own
 
 
-def pod_template(pair: ModelPair, *, image: str, repository: Mapping[str, str]) -> dict[str, Any]:
+def pod_template(
+    pair: ModelPair, owner: Owner, *, defaults: ServingDefaults, repository: Mapping[str, str] | None
+) -> dict[str, Any]:
     """The pod template, which does not depend on the number of servers. `repository` is the data of the pair's
-    ConfigMap."""
+    ConfigMap, None for servers without one."""
+    serving = pair.spec.serving or Serving()
     return {
         "metadata": {
-            "labels": labels(pair.metadata.name),
-            "annotations": template_annotations(pair, repository),
+            "labels": {**serving.labels, **labels(owner)},
+            "annotations": {**serving.annotations, **template_annotations(pair, repository)},
         },
-        "spec": _pod_spec(pair, image),
+        "spec": _pod_spec(pair, owner, defaults),
     }
 
 
-def _pod_spec(pair: ModelPair, image: str) -> dict[str, Any]:
+def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> dict[str, Any]:
     serving = pair.spec.serving or Serving()
-    name = child_name(pair.metadata.name)
     weights = _weights_mounts(serving.storage)
-    server_mounts = [repository_mount(pair), {"name": _SHM, "mountPath": "/dev/shm"}, _TMP_MOUNT, *weights]  # nosec B108
+    mounts = [{"name": _SHM, "mountPath": "/dev/shm"}, _TMP_MOUNT, *weights]  # nosec B108
     spec: dict[str, Any] = {
-        "serviceAccountName": name,
+        "serviceAccountName": child_name(pair.metadata.name),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_period_s(serving),
         "securityContext": pod_security(),
-        "topologySpreadConstraints": _spread(pair.metadata.name),
-        "containers": [server_container(pair, image=image, mounts=server_mounts)],
-        "volumes": [repository_volume(name), *_scratch_volumes(), *_weights_volumes(serving.storage)],
+        "topologySpreadConstraints": _spread(owner),
+        "volumes": [*_scratch_volumes(owner), *_weights_volumes(serving.storage)],
     }
+    if owner.software is VLLM:
+        image = serving.image or defaults.vllm_image
+        spec["containers"] = [vllm_container(pair, image=image, mounts=mounts)]
+        return spec | _placement(serving)
+    image = serving.image or defaults.image
+    spec["volumes"].insert(0, repository_volume(child_name(pair.metadata.name)))
+    spec["containers"] = [triton_container(pair, image=image, mounts=[repository_mount(pair), *mounts])]
     if has_draft_model(pair):
         spec["initContainers"] = [preflight_container(pair, image=image, mounts=[_TMP_MOUNT, *weights])]
     return spec | _placement(serving)
 
 
 def _placement(serving: Serving) -> dict[str, Any]:
-    """The pair's constraints on nodes."""
+    """The pair's own settings of pods: which nodes they may have, and how they get there."""
     given = {
+        "imagePullSecrets": [{"name": name} for name in serving.image_pull_secrets],
+        "priorityClassName": serving.priority_class_name,
+        "runtimeClassName": serving.runtime_class_name,
+        "schedulerName": serving.scheduler_name,
         "nodeSelector": dict(serving.node_selector),
         "tolerations": [_toleration(toleration) for toleration in serving.tolerations],
         "affinity": serving.affinity,
@@ -71,7 +87,7 @@ def _toleration(toleration: msgspec.Struct) -> dict[str, Any]:
     return {name: part for name, part in value.items() if part is not None}
 
 
-def _spread(pair: str) -> list[dict[str, Any]]:
+def _spread(owner: Owner) -> list[dict[str, Any]]:
     """The preference to spread servers over zones and nodes. It is not a requirement: a badly placed server is better
     than none."""
     return [
@@ -79,15 +95,15 @@ def _spread(pair: str) -> list[dict[str, Any]]:
             "maxSkew": 1,
             "topologyKey": key,
             "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": selector(pair)},
+            "labelSelector": {"matchLabels": selector(owner)},
         }
         for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
     ]
 
 
-def _scratch_volumes() -> list[dict[str, Any]]:
+def _scratch_volumes(owner: Owner) -> list[dict[str, Any]]:
     return [
-        {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": _SHM_SIZE}},
+        {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": _SHM_SIZES[owner.software.name]}},
         {"name": _TMP, "emptyDir": {"sizeLimit": _TMP_SIZE}},
     ]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from slipstream_core.manifest.engines import SlipstreamEngine
 from slipstream_core.manifest.objects import ModelPair
-from slipstream_core.manifest.serving import Resources, Serving
+from slipstream_core.manifest.serving import EnvVar, Resources, Serving
 
 GPU = "nvidia.com/gpu"
 
@@ -36,10 +36,23 @@ def gpus_of(pair: ModelPair) -> int:
     return 0 if on_cpu else (pair.spec.serving or Serving()).gpus
 
 
+def server_environment(pair: ModelPair) -> list[dict[str, Any]]:
+    """The environment of the server's container, with the pair's own variables."""
+    serving = pair.spec.serving or Serving()
+    return [*environment(gpu=gpus_of(pair) > 0), *map(_variable, serving.env)]
+
+
 def environment(*, gpu: bool) -> list[dict[str, str]]:
     """The environment of a container. Its root is read-only, so PyTorch and compilers store their files in /tmp."""
     home = [{"name": "HOME", "value": "/tmp"}]  # nosec B108 # a volume of the pod's own
     return home if gpu else [*home, _NO_GPU]
+
+
+def _variable(variable: EnvVar) -> dict[str, Any]:
+    if variable.secret is None:
+        return {"name": variable.name, "value": variable.value or ""}
+    reference = {"name": variable.secret.name, "key": variable.secret.key}
+    return {"name": variable.name, "valueFrom": {"secretKeyRef": reference}}
 
 
 def _given(requests: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:

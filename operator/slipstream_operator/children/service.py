@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_core.manifest.naming import GRPC_PORT_NAME
-
 from slipstream_operator.children.identity import Owner, child, selector
-
-PORTS = {GRPC_PORT_NAME: 8001, "http": 8000, "metrics": 8002}
-"""Triton's ports by name, in the container and in the Service. Prometheus finds the metrics port by its name."""
 
 
 def service(owner: Owner) -> dict[str, Any]:
@@ -23,9 +18,10 @@ def service(owner: Owner) -> dict[str, Any]:
         owner,
         spec={
             "type": "ClusterIP",
-            "selector": selector(owner.name),
+            "selector": selector(owner),
             "ports": [
-                {"name": name, "port": port, "targetPort": name, "protocol": "TCP"} for name, port in PORTS.items()
+                {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+                for name, port in owner.software.ports.items()
             ],
         },
     )

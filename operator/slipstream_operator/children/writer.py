@@ -75,6 +75,8 @@ class ChildWriter:
             live = await self._client.find(path)
         if live is not None and not _is_ours(live, pair):
             raise ForeignObject(f"{key.kind} {key.name} exists already and has another owner: rename the pair")
+        if live is not None and _has_other_selector(live, body):
+            return await self._delete(key, live)  # the deletion's event leads back here
         written = await self._client.apply(path, body)
         self._cache.put(written)
         if has(written, body):
@@ -103,6 +105,11 @@ def _is_ours(live: KubeObject, pair: KubeObject) -> bool:
         return False
     labels = metadata.get("labels") or {}
     return labels.get(MANAGED_BY) == OPERATOR or PAIR_LABEL in labels
+
+
+def _has_other_selector(live: KubeObject, body: KubeObject) -> bool:
+    """Whether `live` selects other pods than it should, which can never be changed: the pair has another engine."""
+    return bool(live["kind"] == Kind.DEPLOYMENT and live["spec"].get("selector") != body["spec"]["selector"])
 
 
 def _with_release(child: KubeObject, release: str) -> KubeObject:

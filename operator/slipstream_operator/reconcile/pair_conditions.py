@@ -187,11 +187,14 @@ def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, 
 
 
 def _not_managed(pair: ModelPair) -> Finding | None:
-    """The finding for a pair without servers: it names none, and the operator does not run its engine."""
+    """The finding for a pair of vLLM that names no servers, and that the operator cannot run either."""
     engine = pair.spec.engine
     if not isinstance(engine, VllmEngine) or engine.endpoints:
         return None
-    message = "the operator does not run servers of engine kind vllm yet: name their addresses in spec.engine.endpoints"
+    if engine.serving == "triton":
+        message = "in a cluster vLLM is run by its own HTTP server only: set spec.engine.serving to openai"
+    else:
+        message = "embedded: sources are for a laptop, images of vLLM lack them: name a folder of spec.serving.storage"
     return Finding("False", PairReason.NOT_MANAGED, message)
 
 

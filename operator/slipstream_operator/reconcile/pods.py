@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from slipstream_core.vllm_log import informative_line
 
 from slipstream_operator.children import PREFLIGHT_CONTAINER, WEIGHTS_ANNOTATION
 from slipstream_operator.types import KubeObject
@@ -119,11 +120,11 @@ def _crash(pod: KubeObject, status: dict[str, Any], ended: dict[str, Any], crash
 
 
 def telling(log: str) -> str:
-    """The most informative line at a log's end."""
+    """The most informative line at the end of a log of Triton or vLLM."""
     for pattern in _TELLING:
         if found := pattern.search(log):
             return found["why"].partition("\\n")[0].strip().rstrip(";").strip('"')
-    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
+    return informative_line(log.rstrip()).strip()
 
 
 def _problem(pod: KubeObject, reason: PodReason, message: str) -> PodProblem:

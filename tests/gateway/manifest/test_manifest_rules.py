@@ -123,6 +123,7 @@ def test_a_pair_that_contradicts_itself_is_refused(spec: JSON, expected: str) ->
 
 
 VLLM: JSON = {"kind": "vllm", "endpoints": ["http://a:1"]}
+STARTED_VLLM: JSON = {"kind": "vllm"}
 VLLM_IN_TRITON: JSON = {"kind": "vllm", "serving": "triton"}
 
 
@@ -139,7 +140,7 @@ VLLM_IN_TRITON: JSON = {"kind": "vllm", "serving": "triton"}
         ),
         (
             {"engine": VLLM, "draft": {"kind": "hybrid", "source": "./draft"}},
-            "spec.draft.kind: hybrid is for engine kind slipstream: vLLM has one draft, model or ngram",
+            "spec.draft.kind: hybrid is for engine kind slipstream: vLLM has one draft",
         ),
         (
             {"engine": VLLM, "draft": {"kind": "model"}},
@@ -176,7 +177,90 @@ VLLM_IN_TRITON: JSON = {"kind": "vllm", "serving": "triton"}
         ({"engine": VLLM | {"apiKeyEnv": "A B"}}, "spec.engine.apiKeyEnv: must match"),
         (
             {"engine": VLLM, "serving": {}},
-            "spec.serving: has no effect with engine kind vllm, leave it out",
+            "spec.serving: has no effect with spec.engine.endpoints, leave it out",
+        ),
+        (
+            {"engine": VLLM_IN_TRITON, "serving": {}},
+            "spec.serving: has no effect with serving triton, leave it out",
+        ),
+        (
+            {"engine": VLLM | {"tensorParallelSize": 2}},
+            "spec.engine.tensorParallelSize: has no effect with spec.engine.endpoints, leave it out",
+        ),
+        (
+            {"engine": VLLM_IN_TRITON | {"arguments": ["--enable-prefix-caching"]}},
+            "spec.engine.arguments: has no effect with serving triton, leave it out",
+        ),
+        (
+            {"engine": STARTED_VLLM | {"tensorParallelSize": 4}, "serving": {"gpus": 8}},
+            "spec.serving.gpus: must be as many GPUs as vLLM uses: tensorParallelSize 4 × pipelineParallelSize 1 uses "
+            "4, got 8",
+        ),
+        (
+            {"engine": STARTED_VLLM, "serving": {"gpus": 4}},
+            "spec.serving.gpus: must be as many GPUs as vLLM uses: tensorParallelSize 1 × pipelineParallelSize 1 uses "
+            "1, got 4",
+        ),
+        (
+            {
+                "engine": STARTED_VLLM | {"tensorParallelSize": 8, "pipelineParallelSize": 2},
+                "serving": {"gpus": 4, "nodes": 2},
+            },
+            "spec.serving.gpus: must be as many GPUs as vLLM uses: tensorParallelSize 8 × pipelineParallelSize 2 uses "
+            "16, got 4 on each of 2 nodes are 8",
+        ),
+        (
+            {"engine": STARTED_VLLM | {"pipelineParallelSize": 3}, "serving": {"gpus": 0, "nodes": 2}},
+            "spec.serving.nodes: must divide the processes of vLLM: tensorParallelSize 1 × pipelineParallelSize 3 uses "
+            "3, got 2",
+        ),
+        (
+            {"engine": STARTED_VLLM | {"arguments": ["--port=1"]}},
+            "spec.engine.arguments[0]: is set by Slipstream, leave it out, got '--port=1'",
+        ),
+        (
+            {"engine": STARTED_VLLM | {"arguments": ["--enable-prefix-caching", "--speculative_config.method", "x"]}},
+            "spec.engine.arguments[1]: is set by Slipstream, leave it out, got '--speculative_config.method'",
+        ),
+        (
+            {"engine": STARTED_VLLM | {"arguments": ["-tp", "4"]}},
+            "spec.engine.arguments[0]: is set by spec.engine.tensorParallelSize, got '-tp'",
+        ),
+        (
+            {"engine": STARTED_VLLM | {"quantization": "FP 8"}},
+            "spec.engine.quantization: must match",
+        ),
+        (
+            {"engine": STARTED_VLLM, "draft": {"kind": "eagle3"}},
+            "spec.draft.source: is required for draft kind eagle3",
+        ),
+        (
+            {"engine": STARTED_VLLM, "draft": {"kind": "suffix", "source": "./x"}},
+            "spec.draft.source: has no effect with draft kind suffix, leave it out",
+        ),
+        (
+            {"engine": STARTED_VLLM, "draft": {"kind": "model", "source": "./x", "tokenizer": "./y"}},
+            "spec.draft.tokenizer: has no effect with engine kind vllm, which uses the tokenizer in spec.draft.source",
+        ),
+        (
+            {"engine": STARTED_VLLM, "serving": {"env": [{"name": "A"}]}},
+            "spec.serving.env[0]: needs either value or secret",
+        ),
+        (
+            {"engine": STARTED_VLLM, "serving": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},
+            "spec.serving.env[1].name: is listed twice: 'A'",
+        ),
+        (
+            {"engine": STARTED_VLLM, "serving": {"env": [{"name": "HOME", "value": "/"}]}},
+            "spec.serving.env[0].name: is set by Slipstream, leave it out, got 'HOME'",
+        ),
+        (
+            {"engine": STARTED_VLLM, "serving": {"labels": {"slipstream.dev/pair": "x"}}},
+            "spec.serving.labels.slipstream.dev/pair: is set by Slipstream, leave it out",
+        ),
+        (
+            {"engine": STARTED_VLLM, "serving": {"imagePullSecrets": ["No!"]}},
+            "spec.serving.imagePullSecrets[0]: must match",
         ),
         ({"engine": VLLM | {"plain": {}}}, "spec.engine.plain.endpoints: is required"),
         (
@@ -202,6 +286,38 @@ VLLM_IN_TRITON: JSON = {"kind": "vllm", "serving": "triton"}
 def test_a_pair_of_vllm_that_contradicts_itself_is_refused(spec: JSON, expected: str) -> None:
     [line] = problems(changed(PAIR, spec))
     assert line.startswith(f"ModelPair/acme: {expected}")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"engine": STARTED_VLLM | {"tensorParallelSize": 4}, "serving": {"gpus": 4}},
+        {
+            "engine": STARTED_VLLM | {"tensorParallelSize": 8, "pipelineParallelSize": 2},
+            "serving": {"gpus": 8, "nodes": 2},
+        },
+        {"engine": STARTED_VLLM | {"tensorParallelSize": 2}, "serving": {"gpus": 0}},
+        {"engine": STARTED_VLLM | {"arguments": ["--max-num-batched-tokens=8192", "-O3"]}},
+        {"engine": STARTED_VLLM, "draft": {"kind": "mtp"}},
+        {"engine": STARTED_VLLM, "draft": {"kind": "mtp", "source": "./layers"}},
+        {"engine": STARTED_VLLM, "draft": {"kind": "eagle3", "source": "./head", "revision": "2"}},
+        {"engine": STARTED_VLLM, "serving": {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}},
+    ],
+)
+def test_pairs_that_vllm_can_serve_are_accepted(spec: JSON) -> None:
+    assert problems(changed(PAIR, spec)) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"draft": {"kind": "eagle3", "source": "./head"}}, "spec.draft.kind: eagle3 is for engine kind vllm"),
+        ({"serving": {"gpus": 4}}, "spec.serving.gpus: must be at most 1: Slipstream's engine uses one GPU, got 4"),
+        ({"serving": {"nodes": 2}}, "spec.serving.nodes: must be at most 1: Slipstream's engine uses one GPU, got 2"),
+    ],
+)
+def test_what_only_vllm_can_use_is_refused_elsewhere(spec: JSON, expected: str) -> None:
+    assert problems(changed(PAIR, spec)) == [f"ModelPair/acme: {expected}"]
 
 
 def test_pairs_that_vllm_serves_in_one_local_triton_need_models_of_their_own() -> None:

@@ -63,7 +63,8 @@ class _Hashed(NamedTuple):
 class Assembler:
     """Keeps a routing table in step with objects.
 
-    `endpoints_of` gives the Triton addresses of a pair by the key of its Service. `grants` is what namespaces may use.
+    `endpoints_of` gives the addresses of a pair's servers by the key of its Service. `grants` is what namespaces may
+    use.
     """
 
     def __init__(self, endpoints_of: Callable[[str], tuple[str, ...]], grants: Grants = NO_GRANTS) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slipstream_core.kube.client import Json
-from slipstream_core.manifest.naming import GRPC_PORT_NAME
+from slipstream_core.manifest.naming import GRPC_PORT_NAME, HTTP_PORT_NAME
 
-GRPC_PORT = 8001
+GRPC_PORT, HTTP_PORT = 8001, 8000
 SERVICE_LABEL = "kubernetes.io/service-name"
 _FAMILIES = ("IPv4", "IPv6")
 
@@ -23,19 +23,27 @@ def service_of(piece: Mapping[str, Any]) -> str | None:
     return f"{metadata.get('namespace')}/{service}" if service else None
 
 
-def ready_addresses(slices: Iterable[Mapping[str, Any]], *, port_name: str = GRPC_PORT_NAME) -> tuple[str, ...]:
-    """`grpc://host:port` of all ready servers in the slices of one Service, each once, in a stable order.
+def ready_addresses(slices: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The addresses of all ready servers in the slices of one Service, each once, in a stable order: `grpc://host:port`
+    where they have a port for gRPC, as Triton does, else `http://host:port`.
 
     A Service with both families has every pod twice: its IPv4 addresses are taken, where it has any.
     """
     by_family: dict[str, set[str]] = {family: set() for family in _FAMILIES}
     for piece in slices:
         family = piece.get("addressType")
-        port = _port(piece.get("ports") or (), port_name)
-        if family in by_family and port is not None:
+        address = _address(piece.get("ports") or ())
+        if family in by_family and address is not None:
             hosts = _ready_hosts(piece.get("endpoints") or ())
-            by_family[family] |= {f"grpc://[{h}]:{port}" if family == "IPv6" else f"grpc://{h}:{port}" for h in hosts}
+            by_family[family] |= {address.format(f"[{host}]" if family == "IPv6" else host) for host in hosts}
     return next((tuple(sorted(found)) for found in by_family.values() if found), ())
+
+
+def unlisted_addresses(name: str, namespace: str) -> tuple[str, ...]:
+    """The addresses of a Service whose servers are not known yet, by its name, which DNS resolves. Those of the wrong
+    protocol are dropped with the pair."""
+    host = f"{name}.{namespace}.svc"
+    return f"grpc://{host}:{GRPC_PORT}", f"http://{host}:{HTTP_PORT}"
 
 
 def trim_slice(item: Json) -> Json:
@@ -54,8 +62,11 @@ def trim_slice(item: Json) -> Json:
     }
 
 
-def _port(ports: Sequence[Mapping[str, Any]], name: str) -> int | None:
-    return next((port["port"] for port in ports if port.get("name") == name and port.get("port")), None)
+def _address(ports: Sequence[Mapping[str, Any]]) -> str | None:
+    """The address of a server with `ports`, with a place for its host."""
+    by_name = {port.get("name"): port["port"] for port in ports if port.get("port")}
+    schemes = {GRPC_PORT_NAME: "grpc", HTTP_PORT_NAME: "http"}
+    return next((f"{scheme}://{{}}:{by_name[name]}" for name, scheme in schemes.items() if name in by_name), None)
 
 
 def _ready_hosts(endpoints: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -87,7 +98,7 @@ class Endpoints:
         namespace, _, name = service.partition("/")
         if None in self._listed or namespace in self._listed:
             return ()
-        return (f"grpc://{name}.{namespace}.svc:{GRPC_PORT}",)
+        return unlisted_addresses(name, namespace)
 
     def put(self, piece: Json) -> None:
         """Store a slice."""

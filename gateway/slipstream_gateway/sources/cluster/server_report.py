@@ -14,7 +14,7 @@ from itertools import islice
 
 import msgspec
 from slipstream_core.errors import SlipstreamError
-from slipstream_core.manifest.engines import SlipstreamEngine
+from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.reports import UnreachableServers, WithheldServer, pair_object_key
 from slipstream_core.types import Capability, Reason, Withheld
 
@@ -87,7 +87,7 @@ def _fitting(pairs: Iterable[tuple[str, UnreachableServers]]) -> Mapping[str, Un
 def _servers(served: ServedRoute) -> Iterator[Replica]:
     """The servers of both arms, each once, where the operator does not run them."""
     engine = served.route.pair.spec.engine
-    if isinstance(engine, SlipstreamEngine) and not engine.endpoints:
+    if isinstance(engine, SlipstreamEngine | VllmEngine) and not engine.endpoints:
         return
     speculative = served.speculative.replicas if served.speculative is not None else ()
     yield from {replica.name: replica for replica in (*served.plain.replicas, *speculative)}.values()

@@ -27,7 +27,7 @@ from slipstream_core.settings import ClusterSettings
 
 from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet, Origin
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES
-from slipstream_gateway.sources.cluster.endpoints import GRPC_PORT
+from slipstream_gateway.sources.cluster.endpoints import unlisted_addresses
 from slipstream_gateway.sources.cluster.reporting import Reporter
 from slipstream_gateway.sources.cluster.server_report import Reachability, withheld_servers
 from slipstream_gateway.sources.cluster.snapshot import ClusterSnapshot, SnapshotWriter, read_snapshot
@@ -40,8 +40,8 @@ _log = logging.getLogger(__name__)
 def fallback_table(path: Path, *, namespace: str) -> RoutingTable | None:
     """The table of the file at `path`; None where it cannot be used, for a reason that is logged.
 
-    Pairs of Slipstream's engine that name no servers are reached by the DNS name of the Service that the operator
-    makes for them, in `namespace` where they name none.
+    Pairs that name no servers are reached by the DNS name of the Service that the operator makes for them, in
+    `namespace` where they name none.
     """
     try:
         objects = parse(read_file(path), name=path.name)
@@ -50,9 +50,7 @@ def fallback_table(path: Path, *, namespace: str) -> RoutingTable | None:
         return None
     pairs = [item for item in objects if isinstance(item, ModelPair)]
     endpoints = {
-        pair.metadata.key: (
-            f"grpc://{child_name(pair.metadata.name)}.{pair.metadata.namespace or namespace}.svc:{GRPC_PORT}",
-        )
+        pair.metadata.key: unlisted_addresses(child_name(pair.metadata.name), pair.metadata.namespace or namespace)
         for pair in pairs
     }
     return compile_table(objects, endpoints=endpoints, kills={pair.metadata.key: _WHY for pair in pairs})

@@ -1,0 +1,116 @@
+"""vLLM's command line for a pair: the part that a laptop and a cluster share, and the arguments that it sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import PurePath
+
+import msgspec
+
+from slipstream_core.manifest.engines import VllmEngine
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.triton_model import located
+
+SCHEDULER = "slipstream_vllm.Scheduler"
+_NGRAM_TOKENS = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
+_METHODS = {"model": "draft_model"}  # other kinds of drafts have vLLM's own names
+_OWN = (
+    "--model",
+    "--served-model-name",
+    "--tokenizer",
+    "--host",
+    "--port",
+    "--uds",
+    "--scheduler-cls",
+    "--speculative-config",
+    "--config",
+    "--api-key",
+    "--headless",
+    "--nnodes",
+    "--node-rank",
+    "--master-addr",
+    "--data-parallel-size",
+    "--shutdown-timeout",
+)
+_FIELDS = {
+    "--tensor-parallel-size": "tensorParallelSize",
+    "--pipeline-parallel-size": "pipelineParallelSize",
+    "--dtype": "dtype",
+    "--quantization": "quantization",
+    "--max-model-len": "maxModelLen",
+    "--max-num-seqs": "maxNumSeqs",
+}
+_SHORT = {
+    "-sc": "--speculative-config",
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-q": "--quantization",
+    "-n": "--nnodes",
+    "-r": "--node-rank",
+    "-dp": "--data-parallel-size",
+}
+
+
+def engine_arguments(engine: VllmEngine) -> list[str]:
+    """The arguments of the engine's own fields, as far as they are given; `arguments` last."""
+    given = {
+        "--tensor-parallel-size": engine.tensor_parallel_size if engine.tensor_parallel_size > 1 else None,
+        "--pipeline-parallel-size": engine.pipeline_parallel_size if engine.pipeline_parallel_size > 1 else None,
+        "--dtype": engine.dtype,
+        "--quantization": engine.quantization,
+        "--max-model-len": engine.max_model_len,
+        "--max-num-seqs": engine.max_num_seqs,
+    }
+    pairs = ((name, str(value)) for name, value in given.items() if value is not None)
+    return [*(part for pair in pairs for part in pair), *engine.arguments]
+
+
+class Speculation(msgspec.Struct, frozen=True, kw_only=True):
+    """The speculation settings of a server: up to `tokens` per step. `method` is vLLM's name; `draft` is the checkpoint
+    of methods that have one."""
+
+    method: str
+    tokens: int
+    draft: str | None = None
+
+    def arguments(self) -> list[str]:
+        """The arguments of vLLM's command line."""
+        fields: dict[str, object] = {"method": self.method, "num_speculative_tokens": self.tokens}
+        if self.draft is not None:
+            fields["model"] = self.draft
+        if self.method == "ngram":
+            fields |= _NGRAM_TOKENS
+        return ["--speculative-config", json.dumps(fields)]
+
+
+def speculation_of(pair: ModelPair, folder: PurePath) -> Speculation | None:
+    """The speculation of a pair whose relative sources start at `folder`; None without a draft."""
+    draft = pair.spec.draft
+    if draft is None or draft.kind == "none":
+        return None
+    return Speculation(
+        method=_METHODS.get(draft.kind, draft.kind),
+        tokens=pair.spec.max_draft_tokens,
+        draft=None if draft.source is None else located(draft.source, folder),
+    )
+
+
+def set_by_slipstream(argument: str) -> bool:
+    """Whether Slipstream itself sets `argument`, so that nobody else may. False for values."""
+    return _sets(argument, _OWN)
+
+
+def set_by_field(argument: str) -> str | None:
+    """The path of the manifest's field that sets `argument`; None if none does."""
+    return next((f"spec.engine.{field}" for own, field in _FIELDS.items() if _sets(argument, (own,))), None)
+
+
+def _sets(argument: str, own: Sequence[str]) -> bool:
+    """Whether `argument` is one of `own` to vLLM, which accepts unambiguous prefixes of a name, underscores for dashes,
+    and `--name.key` for a field of JSON."""
+    if not argument.startswith("-"):
+        return False
+    name = argument.partition("=")[0].partition(".")[0].replace("_", "-")
+    name = _SHORT.get(name, name)
+    return len(name) > len("--") and any(known.startswith(name) for known in own)

@@ -1,0 +1,75 @@
+"""The container that serves a pair: stock vLLM with Slipstream's plugin, and vLLM's own HTTP server."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+from slipstream_core.manifest.engines import VllmEngine
+from slipstream_core.manifest.naming import HTTP_PORT_NAME
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.serving import Serving
+from slipstream_core.manifest.triton_model import located
+from slipstream_core.manifest.vllm_command import SCHEDULER, engine_arguments, speculation_of
+
+from slipstream_operator.children.identity import VLLM
+from slipstream_operator.children.lifecycle import leave_hook
+from slipstream_operator.children.probes import liveness_probe, readiness_probe, startup_probe
+from slipstream_operator.children.repository import sources_folder
+from slipstream_operator.children.resources import server_environment, server_resources
+from slipstream_operator.children.security import container_security
+
+_HEALTH = "/health"
+# The volume has the checkpoints: nothing is looked up elsewhere, and nothing is reported.
+_SETTINGS = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+
+def vllm_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The container: the image's `vllm serve`, with the pair's model and draft."""
+    serving = pair.spec.serving or Serving()
+    container: dict[str, Any] = {
+        "name": VLLM.name,
+        "image": image,
+        "command": ["vllm", "serve"],
+        "args": [_verbatim(argument) for argument in _arguments(pair, serving)],
+        "env": [*({"name": name, "value": value} for name, value in _SETTINGS.items()), *server_environment(pair)],
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in VLLM.ports.items()],
+        "startupProbe": startup_probe(_HEALTH, serving.startup_seconds),
+        "readinessProbe": readiness_probe(_HEALTH),
+        "livenessProbe": liveness_probe(_HEALTH),
+        "lifecycle": leave_hook(),
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    if resources := server_resources(pair):
+        container["resources"] = resources
+    return container
+
+
+def _arguments(pair: ModelPair, serving: Serving) -> list[str]:
+    """The arguments of `vllm serve`. On SIGTERM vLLM refuses new requests, and ends after its running answers or the
+    time-out."""
+    engine, target, folder = pair.spec.engine, pair.spec.target, sources_folder(pair)
+    if not isinstance(engine, VllmEngine) or target is None:
+        raise TypeError(f"ModelPair/{pair.metadata.name} is not served by vLLM")
+    speculation = speculation_of(pair, folder)
+    return [
+        located(target.source, folder),
+        f"--served-model-name={engine.model or pair.spec.model}",
+        f"--port={VLLM.ports[HTTP_PORT_NAME]}",
+        f"--shutdown-timeout={serving.drain_seconds}",
+        *_tokenizer(target.tokenizer, folder),
+        *(speculation.arguments() if speculation is not None else ()),
+        *((f"--scheduler-cls={SCHEDULER}",) if speculation is not None else ()),
+        *engine_arguments(engine),
+    ]
+
+
+def _tokenizer(source: str | None, folder: PurePath) -> list[str]:
+    return [] if source is None else [f"--tokenizer={located(source, folder)}"]
+
+
+def _verbatim(argument: str) -> str:
+    """`argument`, escaped: Kubernetes expands $(NAME) in arguments."""
+    return argument.replace("$", "$$")

@@ -1,0 +1,147 @@
+"""The children of a pair that vLLM serves, and real vLLM started as they say is in tests/vllm/cluster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.operator.pair_objects import JSON, VLLM_SPEC, children, pair_object, template
+
+
+def vllm_pair(**changes: JSON) -> JSON:
+    return pair_object(VLLM_SPEC, **changes)
+
+
+def server(raw: JSON) -> JSON:
+    [container] = template(raw)["spec"]["containers"]
+    return container
+
+
+def test_vllm_needs_no_files_of_a_model_repository():
+    made = children(vllm_pair())
+    assert list(made) == ["ServiceAccount", "Service", "PodDisruptionBudget", "Deployment"]
+    assert made["Service"]["spec"]["ports"] == [{"name": "http", "port": 8000, "targetPort": "http", "protocol": "TCP"}]
+    assert not [volume for volume in template(vllm_pair())["spec"]["volumes"] if "configMap" in volume]
+
+
+def test_servers_of_another_program_have_another_selector():
+    """So that a Service never finds the servers of a pair's former engine."""
+    triton, vllm = (children(raw)["Service"]["spec"]["selector"] for raw in (pair_object(), vllm_pair()))
+    assert triton["app.kubernetes.io/name"] == "slipstream-triton"
+    assert vllm["app.kubernetes.io/name"] == "slipstream-vllm"
+    assert vllm.items() <= template(vllm_pair())["metadata"]["labels"].items()
+
+
+def test_the_command_line_has_model_draft_and_what_the_pair_says():
+    engine = {
+        "tensorParallelSize": 4,
+        "quantization": "fp8",
+        "maxModelLen": 32768,
+        "maxNumSeqs": 256,
+        "dtype": "bfloat16",
+        "arguments": ["--enable-prefix-caching", "--gpu-memory-utilization=0.92", "--chat-template=$(X)"],
+    }
+    container = server(vllm_pair(engine=engine, serving={"gpus": 4, "drainSeconds": 60}))
+    assert container["command"] == ["vllm", "serve"]
+    model, *arguments = container["args"]
+    assert model == "/models/acme/target"
+    at = arguments.index("--speculative-config")
+    assert json.loads(arguments.pop(at + 1)) == {
+        "method": "eagle3",
+        "num_speculative_tokens": 3,
+        "model": "/models/acme/head",
+    }
+    arguments.pop(at)
+    assert arguments == [
+        "--served-model-name=acme-70b",
+        "--port=8000",
+        "--shutdown-timeout=60",
+        "--scheduler-cls=slipstream_vllm.Scheduler",
+        *("--tensor-parallel-size", "4"),
+        *("--dtype", "bfloat16"),
+        *("--quantization", "fp8"),
+        *("--max-model-len", "32768"),
+        *("--max-num-seqs", "256"),
+        "--enable-prefix-caching",
+        "--gpu-memory-utilization=0.92",
+        "--chat-template=$$(X)",  # Kubernetes would expand one
+    ]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+
+
+@pytest.mark.parametrize(
+    ("draft", "config"),
+    [
+        ({"kind": "model", "source": "d"}, {"method": "draft_model", "model": "/models/d"}),
+        ({"kind": "eagle", "source": "/h"}, {"method": "eagle", "model": "/h"}),
+        ({"kind": "mtp", "source": None}, {"method": "mtp"}),
+        ({"kind": "suffix", "source": None}, {"method": "suffix"}),
+        ({"kind": "ngram", "source": None}, {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}),
+    ],
+)
+def test_drafts_have_the_names_of_vllm(draft: JSON, config: JSON):
+    arguments = server(vllm_pair(draft=draft))["args"]
+    found = json.loads(arguments[arguments.index("--speculative-config") + 1])
+    assert found == {"num_speculative_tokens": 3, **config}
+
+
+def test_without_a_draft_vllm_keeps_its_own_scheduler():
+    arguments = server(vllm_pair(draft={"kind": "none", "source": None}))["args"]
+    assert not [argument for argument in arguments if "speculative" in argument or "scheduler" in argument]
+
+
+def test_a_server_has_the_environment_of_the_pair():
+    variables = [
+        {"name": "NCCL_DEBUG", "value": "WARN"},
+        {"name": "VLLM_API_KEY", "secret": {"name": "keys", "key": "acme"}},
+    ]
+    environment = server(vllm_pair(serving={"env": variables}))["env"]
+    assert {"name": "NCCL_DEBUG", "value": "WARN"} in environment
+    reference = {"secretKeyRef": {"name": "keys", "key": "acme"}}
+    assert {"name": "VLLM_API_KEY", "valueFrom": reference} in environment
+    assert {"name": "HF_HUB_OFFLINE", "value": "1"} in environment
+
+
+@pytest.mark.parametrize("spec", [None, VLLM_SPEC], ids=["slipstream", "vllm"])
+def test_pods_have_what_clusters_ask_of_them(spec: JSON | None):
+    serving = {
+        "labels": {"kueue.x-k8s.io/queue-name": "gpus"},
+        "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+        "imagePullSecrets": ["registry"],
+        "priorityClassName": "serving",
+        "runtimeClassName": "nvidia",
+        "schedulerName": "gang",
+    }
+    made = template(pair_object(spec, serving=serving))
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert made["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    pod = made["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert (pod["priorityClassName"], pod["runtimeClassName"], pod["schedulerName"]) == ("serving", "nvidia", "gang")
+
+
+def test_clients_reach_the_one_port_of_vllm():
+    """The rules are written for Triton's ports, for requests and for metrics."""
+    rules = (
+        {"from": [{"podSelector": {"matchLabels": {"app": "gateway"}}}], "ports": [{"protocol": "TCP", "port": 8001}]},
+        {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": 8002}]},
+    )
+    ingress = children(vllm_pair(), server_ingress=rules)["NetworkPolicy"]["spec"]["ingress"]
+    assert ingress[0] == {"from": rules[0]["from"], "ports": [{"protocol": "TCP", "port": 8000}]}
+    assert ingress[1]["ports"] == [{"protocol": "TCP", "port": 8000}]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"target": {"revision": "2"}},
+        {"draft": {"revision": "2"}},
+        {"maxDraftTokens": 4},
+        {"engine": {"maxModelLen": 4096}},
+        {"serving": {"env": [{"name": "A", "value": "1"}]}},
+        {"model": "another-name"},
+    ],
+)
+def test_what_vllm_loads_changes_its_template(changes: JSON):
+    assert template(vllm_pair(**changes)) != template(vllm_pair())

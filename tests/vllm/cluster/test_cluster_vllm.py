@@ -1,0 +1,113 @@
+"""A pair of vLLM in a cluster: API server, operator, gateway, Redis and vLLM with the plugin are real."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from slipstream_engine.embedded import TARGET_DIR
+from slipstream_tools.up.vllm_environment import VllmInstall
+
+from tests.e2e.real_cluster import Cluster, running_cluster
+from tests.support.kube import KubeApiServer
+from tests.support.kubelet import VllmKubelet
+from tests.support.polling import eventually
+from tests.support.ports import lasting_ports
+from tests.support.redis_server import RedisServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+OBJECTS = f"""\
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: support}}
+spec:
+  model: support
+  target: {{source: target}}
+  draft: {{kind: model, source: draft}}
+  maxDraftTokens: 4
+  engine:
+    kind: vllm
+    dtype: float32
+    maxModelLen: 512
+    maxNumSeqs: 8
+    arguments: [--enforce-eager]
+  serving:
+    gpus: 0
+    drainSeconds: 5
+    storage: {{claim: weights, mountPath: "{TARGET_DIR.parent}"}}
+---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {{name: support}}
+spec: {{pair: support, allowClientMode: true, maxTemperature: 2, parityShare: 0}}
+"""
+
+
+@pytest.fixture
+def redis_url(tmp_path: Path) -> Iterator[str]:
+    [port] = lasting_ports(1)
+    server = RedisServer(tmp_path, port)
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture
+def kubelet(vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path) -> Iterator[VllmKubelet]:
+    [port] = lasting_ports(1)
+    folder = tmp_path / "node"
+    folder.mkdir()
+    kubelet = VllmKubelet(vllm_install, kube, namespace, folder, {"http": port})
+    yield kubelet
+    kubelet.stop()
+
+
+@pytest.fixture
+def cluster(
+    kube: KubeApiServer,
+    crds: None,
+    namespace: str,
+    redis_url: str,
+    tmp_path: Path,
+    free_ports: Callable[[int], list[int]],
+) -> Iterator[Cluster]:
+    """An operator and a gateway."""
+    with running_cluster(kube, namespace, redis_url, tmp_path, free_ports(3)) as cluster:
+        yield cluster
+
+
+def test_from_kubectl_apply_to_routed_tokens(cluster: Cluster, kubelet: VllmKubelet) -> None:
+    began_s = time.monotonic()
+    cluster.kubectl("apply", "-f", "-", input=OBJECTS)
+    path = f"/apis/apps/v1/namespaces/{cluster.namespace}/deployments"
+    [deployment] = eventually(lambda: cluster.kube.client().items(path), "a Deployment")
+    made_s = time.monotonic() - began_s
+    assert cluster.conditions("modelpair").get("Ready") != "True"
+    kubelet.roll_out(deployment)
+    ready_s = time.monotonic()
+    answers, routed_s = {}, {}
+    for mode in ("plain", "speculative"):
+        answers[mode] = eventually(lambda mode=mode: _answer(cluster, mode), f"an answer that is {mode}")
+        routed_s[mode] = time.monotonic() - ready_s
+    eventually(lambda: cluster.conditions("modelpair").get("Ready") == "True", "the pair is ready")
+    print(f"apply to Deployment {made_s:.2f} s, ready server to answers {routed_s}")
+    texts = {mode: answer.json()["choices"][0]["message"]["content"] for mode, answer in answers.items()}
+    assert texts["speculative"] == texts["plain"]
+    counted = answers["speculative"].json()["usage"]["completion_tokens_details"]
+    assert counted["accepted_prediction_tokens"] + counted["rejected_prediction_tokens"] > 0
+
+
+def _answer(cluster: Cluster, mode: str) -> httpx.Response | None:
+    """An answer of the arm `mode`, which a client chose; None if the gateway or the rollout is not ready for it."""
+    body = {
+        "model": "support",
+        "messages": [{"role": "user", "content": "Summarise: the parcel arrived, the customer is happy."}],
+        "temperature": 0,
+        "max_tokens": 24,
+    }
+    headers = {"x-slipstream-mode": mode} | ({"x-slipstream-draft-length": "4"} if mode == "speculative" else {})
+    answer = httpx.post(f"{cluster.gateways[0].url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+    return answer if answer.headers.get("x-slipstream-arm") == mode else None
