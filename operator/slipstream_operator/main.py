@@ -111,6 +111,7 @@ def _build(
                 vllm_image=settings.vllm_image,
                 pdb_api_version=budgets,
                 server_ingress=settings.server_ingress,
+                has_leader_worker_sets=Kind.LEADER_WORKER_SET in resources,
             ),
         ),
         decide_pair=decide_pair,

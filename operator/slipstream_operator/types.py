@@ -20,13 +20,14 @@ DEFAULT_VLLM_IMAGE = "slipstream-vllm:0.2.0"
 
 class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults of every pair. `image` is Triton with Slipstream's engine, `vllm_image` vLLM with Slipstream's
-    plugin. `server_ingress` are the rules of the
-    servers' NetworkPolicy; None: no policy."""
+    plugin. `server_ingress` are the rules of the servers' NetworkPolicy; None: no policy. `has_leader_worker_sets`: the
+    cluster has the kind LeaderWorkerSet, for servers of several nodes."""
 
     image: str = DEFAULT_IMAGE
     vllm_image: str = DEFAULT_VLLM_IMAGE
     pdb_api_version: str = "policy/v1"
     server_ingress: tuple[KubeObject, ...] | None = None
+    has_leader_worker_sets: bool = False
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +51,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     `raw` is the ModelPair as the API server has it, `last_good` its last usable version, None where the status alone
     may have one. `problems` prevent it from being served, `ignored` are the fields that this version does not
     know, `rejected` the children that could not be written at the last attempt: `Kind/name` and the API server's
-    message. `deployment` is its own Deployment and `pods` are that
-    Deployment's pods; None and empty where there are none (yet). `policy` is the status of the SpeculationPolicy in
+    message. `deployment` is its own Deployment, or its LeaderWorkerSet in the form of one, and `pods` are
+    its pods; None and empty where there are none (yet). `policy` is the status of the SpeculationPolicy in
     force, None without one; `policy_killed` says that some policy for this pair has its kill switch on. `gateways`
     counts the gateways that apply the spec, `withheld` has the servers that may not speculate: once for each gateway.
     `unreachable` has, for each gateway that has probed, the servers that it cannot reach, None where all answer.

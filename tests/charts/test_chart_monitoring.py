@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import yaml
-from slipstream_operator.children.identity import NAME, SERVERS_NAME
-from slipstream_operator.children.service import PORTS
+from slipstream_operator.children.identity import NAME, TRITON, VLLM
 
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards
 
@@ -46,9 +45,11 @@ def test_monitors_watch_ports_that_services_have(render: Callable[..., list[JSON
         monitor, service = only(objects, "ServiceMonitor", component), only(objects, "Service", name)
         assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
         assert {end["port"] for end in monitor["spec"]["endpoints"]} <= {p["name"] for p in service["spec"]["ports"]}
-    servers = only(objects, "ServiceMonitor", "triton")["spec"]
-    assert servers["selector"]["matchLabels"] == {NAME: SERVERS_NAME}
-    assert {end["port"] for end in servers["endpoints"]} <= PORTS.keys()
-    assert servers["namespaceSelector"] == {"matchNames": ["serving"]}
-    everywhere = only(render({**values, "watchNamespaces": ["*"]}), "ServiceMonitor", "triton")["spec"]
-    assert everywhere["namespaceSelector"] == {"any": True}
+    anywhere = render({**values, "watchNamespaces": ["*"]})
+    for program in (TRITON, VLLM):
+        servers = only(objects, "ServiceMonitor", program.name)["spec"]
+        assert servers["selector"]["matchLabels"] == {NAME: f"slipstream-{program.name}"}
+        assert {end["port"] for end in servers["endpoints"]} <= program.ports.keys()
+        assert servers["namespaceSelector"] == {"matchNames": ["serving"]}
+        everywhere = only(anywhere, "ServiceMonitor", program.name)["spec"]
+        assert everywhere["namespaceSelector"] == {"any": True}

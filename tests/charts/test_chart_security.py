@@ -9,9 +9,8 @@ from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
-from slipstream_core.manifest.naming import GRPC_PORT_NAME
-from slipstream_operator.children.identity import NAME, SERVERS_NAME
-from slipstream_operator.children.service import PORTS
+from slipstream_core.manifest.naming import GRPC_PORT_NAME, HTTP_PORT_NAME
+from slipstream_operator.children.identity import NAME, TRITON, VLLM
 
 JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]
@@ -87,7 +86,7 @@ def ports(rules: list[JSON]) -> list[int]:
 def test_gateway_and_operator_reach_what_they_need_and_nothing_else(render: Render, only: Only) -> None:
     objects = render({"redis": {"url": "redis://cache:6380"}, "networkPolicy": {"redis": {"ports": [6380]}}})
     for component, way_in, ways_out in (
-        ("gateway", [8080, 8081], [53, 443, 6380, 6443, 8001]),
+        ("gateway", [8080, 8081], [53, 443, 6380, 6443, 8000, 8001]),
         ("operator", [9090], [53, 443, 6380, 6443]),
     ):
         ingress, egress = policy(objects, only, component)
@@ -96,15 +95,16 @@ def test_gateway_and_operator_reach_what_they_need_and_nothing_else(render: Rend
 
 
 def test_gateway_reaches_the_servers_of_pairs_by_the_operators_label(render: Render, only: Only) -> None:
-    servers = {"matchLabels": {NAME: SERVERS_NAME}}
     for namespaces, expected in (
         (["*"], [{}]),
         ([], [{"matchLabels": {"kubernetes.io/metadata.name": "serving"}}]),
         (["a", "b"], [{"matchLabels": {"kubernetes.io/metadata.name": name}} for name in ("a", "b")]),
     ):
         _, egress = policy(render({"watchNamespaces": namespaces}), only, "gateway")
-        [rule] = [rule for rule in egress if ports([rule]) == [PORTS[GRPC_PORT_NAME]]]
-        assert rule["to"] == [{"namespaceSelector": selector, "podSelector": servers} for selector in expected]
+        for program, port in ((TRITON, GRPC_PORT_NAME), (VLLM, HTTP_PORT_NAME)):
+            [rule] = [rule for rule in egress if ports([rule]) == [program.ports[port]]]
+            servers = {"matchLabels": {NAME: f"slipstream-{program.name}"}}
+            assert rule["to"] == [{"namespaceSelector": selector, "podSelector": servers} for selector in expected]
 
 
 def test_servers_of_pairs_are_for_gateways_and_whoever_scrapes(render: Render, only: Only) -> None:
@@ -117,7 +117,7 @@ def test_servers_of_pairs_are_for_gateways_and_whoever_scrapes(render: Render, o
     rules = server_rules({"networkPolicy": {"servers": {"metricsFrom": prometheus}}})
     assert rules is not None
     gateways, scrapers = rules
-    assert (ports([gateways]), ports([scrapers])) == ([PORTS[GRPC_PORT_NAME]], [PORTS["metrics"]])
+    assert (ports([gateways]), ports([scrapers])) == ([TRITON.ports[GRPC_PORT_NAME]], [TRITON.ports["metrics"]])
     assert scrapers["from"] == prometheus
     assert server_rules({}) == [gateways]
     assert server_rules({"networkPolicy": {"enabled": False}}) is None

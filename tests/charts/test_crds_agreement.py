@@ -34,6 +34,9 @@ EXCEPTIONS = (
     "a key must have at most",
     "must be grpc://host:port",  # the exact grammar of a host; the rules know its outlines
     "must be http://host:port or https://host:port",
+    "is set by Slipstream, leave it out, got '-",  # arguments of vLLM: prefixes of names
+    "is set by spec.engine.",
+    "is listed twice",  # variables
 )
 
 # Values near to what the rules look at; the schema alone would hardly ever meet them.
@@ -52,6 +55,11 @@ LIKELY: dict[str, list[Any]] = {
     "requests": [{"cpu": "2"}, {"memory": "16Gi"}, {"cpu": "1", "bad key!": "1"}],
     "limits": [{"cpu": "1"}, {"memory": "20G"}, {"cpu": "2500m"}],
     "effect": ["NoExecute", "NoSchedule"],
+    "gpus": [0, 1, 2, 4, 8],
+    "nodes": [1, 2],
+    "tensorParallelSize": [1, 2, 4, 8],
+    "pipelineParallelSize": [1, 2],
+    "arguments": [[], ["--enable-prefix-caching"], ["--port=1"], ["-tp", "2"]],
 }
 
 

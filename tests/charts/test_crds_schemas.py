@@ -203,6 +203,15 @@ REMOTE = {"kind": "slipstream", "endpoints": ["grpc://a:1"]}
 VLLM = {"kind": "vllm", "endpoints": ["http://a:1"]}
 IN_TRITON = {"kind": "vllm", "serving": "triton"}
 PLAIN = {"endpoints": ["http://b:1"]}
+OF_STARTED_VLLM: JSON = {
+    "tensorParallelSize": 2,
+    "pipelineParallelSize": 2,
+    "dtype": "float16",
+    "quantization": "fp8",
+    "maxModelLen": 4096,
+    "maxNumSeqs": 8,
+    "arguments": ["--enforce-eager"],
+}
 TWO_ARMS = {"kind": "external", "arms": {"plain": ARM | {"pricePerGpuHour": 2}, "speculative": ARM}}
 
 # One resource at least for every rule, each with a word of the message.
@@ -235,7 +244,37 @@ REFUSED = {
         "engine.model has no effect with serving triton",
     ),
     "vLLM's key in Triton": (pair(engine=IN_TRITON | {"apiKeyEnv": "KEY"}), "apiKeyEnv has no effect with serving"),
-    "vLLM in a cluster": (pair(engine={"kind": "vllm"}, serving={}), "serving has no effect with an engine kind"),
+    "vLLM in Triton in a cluster": (pair(engine=IN_TRITON, serving={}), "serving has no effect with serving triton"),
+    **{
+        f"{field} of our engine": (
+            pair(engine={"kind": "slipstream", field: value}),
+            f"engine.{field} has no effect with an engine kind",
+        )
+        for field, value in OF_STARTED_VLLM.items()
+        if field != "dtype"
+    },
+    **{
+        f"{field} of servers elsewhere": (pair(engine=VLLM | {field: value}), f"engine.{field} has no effect with end")
+        for field, value in OF_STARTED_VLLM.items()
+    },
+    "unused GPUs": (pair(engine={"kind": "vllm"}, serving={"gpus": 4}), "as many GPUs as vLLM uses"),
+    "nodes without processes": (
+        pair(engine={"kind": "vllm"}, serving={"gpus": 0, "nodes": 2}),
+        "serving.nodes must divide the processes",
+    ),
+    "GPUs of our engine": (pair(serving={"gpus": 2}), "must be at most 1: Slipstream's engine uses one GPU"),
+    "a head for our engine": (pair(draft={"kind": "eagle3", "source": "./head"}), "eagle, eagle3, mtp, suffix are for"),
+    "a tokenizer for vLLM's draft": (
+        pair(engine={"kind": "vllm"}, draft={"kind": "model", "source": "./draft", "tokenizer": "./x"}),
+        "draft.tokenizer has no effect with engine kind vllm",
+    ),
+    "a variable without a value": (pair(serving={"env": [{"name": "A"}]}), "needs either value or secret"),
+    "our variable": (pair(serving={"env": [{"name": "HOME", "value": "/"}]}), "name must be none that Slipstream sets"),
+    "our label": (pair(serving={"labels": {"slipstream.dev/pair": "x"}}), "labels must have none that Slipstream sets"),
+    "our annotation": (
+        pair(serving={"annotations": {"slipstream.dev/weights-hash": "x"}}),
+        "annotations must have none that Slipstream sets",
+    ),
     "two plain pools": (
         pair(engine=VLLM | {"plain": PLAIN}, draft={"kind": "none"}),
         "engine.plain has no effect with draft kind none",
@@ -257,7 +296,10 @@ REFUSED = {
         "another checkpoint than the target's",
     ),
     "one price": (external(engine=TWO_ARMS), "pricePerGpuHour is required for both"),
-    "no draft model": (pair(draft={"kind": "model"}), "source is required for the draft kinds model and hybrid"),
+    "no draft model": (
+        pair(draft={"kind": "model"}),
+        "source is required for the draft kinds model, hybrid, eagle, eagle3",
+    ),
     "no model beside n-grams": (pair(draft={"kind": "hybrid"}), "source is required for the draft kinds"),
     "two drafts in vLLM": (
         pair(engine=VLLM, draft={"kind": "hybrid", "source": "./draft"}),

@@ -206,21 +206,21 @@ _TOLERATION = (
     ),
 )
 
-_ENV_VAR = (Rule("has(self.value) != has(self.secret)", "needs either value or secret"),)
+_ENV_VAR = (
+    Rule("has(self.value) != has(self.secret)", "needs either value or secret"),
+    Rule(
+        f"!(self.name in {list(OWN_VARIABLES)})", f"name must be none that Slipstream sets: {', '.join(OWN_VARIABLES)}"
+    ),
+)
 
 _SERVING = (
     *(
         Rule(
-            f"!has(self.{field}) || self.{field}.all(name, !name.startsWith('app.kubernetes.io/') && "
-            "!name.matches('^([^/]+[.])?(slipstream[.]dev|leaderworkerset[.]sigs[.]k8s[.]io)/'))",
+            f"!has(self.{field}) || self.{field}.all(key, !key.startsWith('app.kubernetes.io/') && "
+            "!key.matches('^([^/]+[.])?(slipstream[.]dev|leaderworkerset[.]sigs[.]k8s[.]io)/'))",
             f"{field} must have none that Slipstream sets",
         )
         for field in ("labels", "annotations")
-    ),
-    Rule(
-        "!has(self.env) || self.env.all(one, self.env.exists_one(other, other.name == one.name) && "
-        f"!(one.name in {list(OWN_VARIABLES)}))",
-        f"env must have each name once, and none of {', '.join(OWN_VARIABLES)}",
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
@@ -11,6 +12,7 @@ from slipstream_core.manifest.triton_model import EMBEDDED
 from slipstream_operator.children.budget import disruption_budget
 from slipstream_operator.children.deployment import deployment
 from slipstream_operator.children.identity import TRITON, VLLM, Owner, Software, child
+from slipstream_operator.children.leader_worker_set import leader_worker_set
 from slipstream_operator.children.network import network_policy
 from slipstream_operator.children.repository import repository_config_map
 from slipstream_operator.children.service import service
@@ -43,7 +45,7 @@ def children_of(
 ) -> tuple[KubeObject, ...]:
     """The children of `pair`, whose object has the uid `uid`; none if it has no servers of its own.
 
-    `live` is its present Deployment, which shows the owner of the number of replicas.
+    `live` is its present Deployment or LeaderWorkerSet, which shows the owner of the number of replicas.
     """
     software = software_of(pair)
     if software is None:
@@ -54,17 +56,38 @@ def children_of(
     return (
         _service_account(owner),
         *((config_map,) if config_map is not None else ()),
-        service(owner),
+        service(owner, leaders_only=is_group(pair)),
         disruption_budget(owner, api_version=defaults.pdb_api_version),
-        *_network_policies(owner, defaults),
-        deployment(pair, owner, defaults=defaults, repository=repository, live=live),
+        *_network_policies(pair, owner, defaults),
+        *_workload(pair, owner, defaults=defaults, repository=repository, live=live),
     )
 
 
-def _network_policies(owner: Owner, defaults: ServingDefaults) -> tuple[dict[str, Any], ...]:
+def is_group(pair: ModelPair) -> bool:
+    """Whether each server of `pair` is a group of pods, one per node."""
+    return pair.spec.serving is not None and pair.spec.serving.nodes > 1
+
+
+def _workload(
+    pair: ModelPair,
+    owner: Owner,
+    *,
+    defaults: ServingDefaults,
+    repository: Mapping[str, str] | None,
+    live: KubeObject | None,
+) -> tuple[KubeObject, ...]:
+    """The object that runs the servers; none if the cluster lacks its kind."""
+    if not is_group(pair):
+        return (deployment(pair, owner, defaults=defaults, repository=repository, live=live),)
+    if not defaults.has_leader_worker_sets:
+        return ()
+    return (leader_worker_set(pair, owner, defaults=defaults, live=live),)
+
+
+def _network_policies(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[dict[str, Any], ...]:
     if defaults.server_ingress is None:
         return ()
-    return (network_policy(owner, ingress=defaults.server_ingress),)
+    return (network_policy(owner, ingress=defaults.server_ingress, between_pods=is_group(pair)),)
 
 
 def _service_account(owner: Owner) -> dict[str, Any]:

@@ -41,13 +41,13 @@ def deployment(
         "progressDeadlineSeconds": serving.startup_seconds + _PULL_S,
         "template": pod_template(pair, owner, defaults=defaults, repository=repository),
     }
-    replicas = _replicas(serving, live)
+    replicas = replicas_to_write(serving, live)
     if replicas is not None:
         spec["replicas"] = replicas
     return child("apps/v1", "Deployment", owner, spec=spec)
 
 
-def _replicas(serving: Serving, live: KubeObject | None) -> int | None:
+def replicas_to_write(serving: Serving, live: KubeObject | None) -> int | None:
     """The number of replicas to write; None leaves the field to its other owner.
 
     Server-side apply resets a field that its only owner leaves out, here to one server. If the pair's own number is

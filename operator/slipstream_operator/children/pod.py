@@ -29,21 +29,26 @@ _TMP_MOUNT = {"name": _TMP, "mountPath": "/tmp"}  # nosec B108 # a volume of the
 
 
 def pod_template(
-    pair: ModelPair, owner: Owner, *, defaults: ServingDefaults, repository: Mapping[str, str] | None
+    pair: ModelPair,
+    owner: Owner,
+    *,
+    defaults: ServingDefaults,
+    repository: Mapping[str, str] | None = None,
+    rank: str | None = None,
 ) -> dict[str, Any]:
     """The pod template, which does not depend on the number of servers. `repository` is the data of the pair's
-    ConfigMap, None for servers without one."""
+    ConfigMap, None for servers without one. `rank` is the node's in a server of several nodes."""
     serving = pair.spec.serving or Serving()
     return {
         "metadata": {
             "labels": {**serving.labels, **labels(owner)},
             "annotations": {**serving.annotations, **template_annotations(pair, repository)},
         },
-        "spec": _pod_spec(pair, owner, defaults),
+        "spec": _pod_spec(pair, owner, defaults, rank),
     }
 
 
-def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> dict[str, Any]:
+def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: str | None) -> dict[str, Any]:
     serving = pair.spec.serving or Serving()
     weights = _weights_mounts(serving.storage)
     mounts = [{"name": _SHM, "mountPath": "/dev/shm"}, _TMP_MOUNT, *weights]  # nosec B108
@@ -58,7 +63,7 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> dict[
     }
     if owner.software is VLLM:
         image = serving.image or defaults.vllm_image
-        spec["containers"] = [vllm_container(pair, image=image, mounts=mounts)]
+        spec["containers"] = [vllm_container(pair, image=image, mounts=mounts, rank=rank)]
         return spec | _placement(serving)
     image = serving.image or defaults.image
     spec["volumes"].insert(0, repository_volume(child_name(pair.metadata.name)))

@@ -6,9 +6,13 @@ from typing import Any
 
 from slipstream_operator.children.identity import Owner, child, selector
 
+LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
+"""The label of a group's leader."""
 
-def service(owner: Owner) -> dict[str, Any]:
-    """The Service of the ready servers. A server that is loading or draining gets no requests.
+
+def service(owner: Owner, *, leaders_only: bool = False) -> dict[str, Any]:
+    """The Service of the ready servers. A server that is loading or draining gets no requests. `leaders_only`: servers
+    are groups of pods, whose leaders get the requests.
 
     This is the default of `publishNotReadyAddresses`, a field that the API server drops if it has the default.
     """
@@ -18,7 +22,7 @@ def service(owner: Owner) -> dict[str, Any]:
         owner,
         spec={
             "type": "ClusterIP",
-            "selector": selector(owner),
+            "selector": selector(owner) | (LEADER if leaders_only else {}),
             "ports": [
                 {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
                 for name, port in owner.software.ports.items()

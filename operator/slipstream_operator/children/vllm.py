@@ -24,19 +24,22 @@ _HEALTH = "/health"
 _SETTINGS = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
-def vllm_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The container: the image's `vllm serve`, with the pair's model and draft."""
+LEADER_RANK = "0"
+
+
+def vllm_container(
+    pair: ModelPair, *, image: str, mounts: list[dict[str, Any]], rank: str | None = None
+) -> dict[str, Any]:
+    """The container: the image's `vllm serve`, with the pair's model and draft. `rank` is the node's in a server of
+    several nodes. Only the leader among them listens for requests; it is ready once all nodes are."""
     serving = pair.spec.serving or Serving()
     container: dict[str, Any] = {
         "name": VLLM.name,
         "image": image,
         "command": ["vllm", "serve"],
-        "args": [_verbatim(argument) for argument in _arguments(pair, serving)],
+        "args": [*(_verbatim(argument) for argument in _arguments(pair, serving)), *_group_arguments(serving, rank)],
         "env": [*({"name": name, "value": value} for name, value in _SETTINGS.items()), *server_environment(pair)],
-        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in VLLM.ports.items()],
-        "startupProbe": startup_probe(_HEALTH, serving.startup_seconds),
-        "readinessProbe": readiness_probe(_HEALTH),
-        "livenessProbe": liveness_probe(_HEALTH),
+        **(_listening(serving) if rank in (None, LEADER_RANK) else {}),
         "lifecycle": leave_hook(),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -45,6 +48,23 @@ def vllm_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]])
     if resources := server_resources(pair):
         container["resources"] = resources
     return container
+
+
+def _listening(serving: Serving) -> dict[str, Any]:
+    return {
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in VLLM.ports.items()],
+        "startupProbe": startup_probe(_HEALTH, serving.startup_seconds),
+        "readinessProbe": readiness_probe(_HEALTH),
+        "livenessProbe": liveness_probe(_HEALTH),
+    }
+
+
+def _group_arguments(serving: Serving, rank: str | None) -> list[str]:
+    """The arguments of a node among several. LeaderWorkerSet sets the variables, which Kubernetes expands."""
+    if rank is None:
+        return []
+    headless = [] if rank == LEADER_RANK else ["--headless"]
+    return [f"--nnodes={serving.nodes}", f"--node-rank={rank}", "--master-addr=$(LWS_LEADER_ADDRESS)", *headless]
 
 
 def _arguments(pair: ModelPair, serving: Serving) -> list[str]:

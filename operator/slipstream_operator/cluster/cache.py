@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from slipstream_core.manifest.naming import PAIR_LABEL, label_value
 
-from slipstream_operator.cluster.resources import CHILDREN, FIELD_MANAGER, PARENTS, Kind, ObjectKey
+from slipstream_operator.cluster.resources import CHILDREN, FIELD_MANAGER, PARENTS, WORKLOADS, Kind, ObjectKey
 from slipstream_operator.types import KubeObject
 
 _REMEMBERED_DELETIONS = 4096
@@ -223,8 +223,8 @@ def _slim(item: KubeObject) -> KubeObject:
 
 
 def _owners_of_replicas(item: KubeObject) -> list[dict[str, Any]]:
-    """The entries of `managedFields` that own a Deployment's replicas: they show whether an autoscaler owns them."""
-    if item["kind"] != Kind.DEPLOYMENT:
+    """The entries of `managedFields` that own a workload's replicas: they show whether an autoscaler owns them."""
+    if item["kind"] not in WORKLOADS:
         return []
     entries = item["metadata"].get("managedFields") or ()
     return [

@@ -8,7 +8,7 @@ import logging
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import KubeError
 
-from slipstream_operator.cluster.resources import PARENTS, Kind, Resource, resources
+from slipstream_operator.cluster.resources import LEADER_WORKER_SETS, PARENTS, Kind, Resource, resources
 
 _RETRY_S = 2.0
 _PDB_VERSIONS = ("v1", "v1beta1")  # v1 came with Kubernetes 1.21
@@ -21,7 +21,10 @@ async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
     said = ""
     while True:
         try:
-            known = resources(pdb_version=await _pdb_version(client))
+            known = resources(
+                pdb_version=await _pdb_version(client),
+                has_leader_worker_sets=await client.find(LEADER_WORKER_SETS.root) is not None,
+            )
             if not (missing := await _missing(client, known)):
                 return known
             reason = f"the cluster has no CRD of {' and '.join(missing)}: install the chart slipstream-crds"

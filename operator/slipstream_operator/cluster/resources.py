@@ -17,6 +17,7 @@ class Kind(StrEnum):
     MODEL_PAIR = "ModelPair"
     SPECULATION_POLICY = "SpeculationPolicy"
     DEPLOYMENT = "Deployment"
+    LEADER_WORKER_SET = "LeaderWorkerSet"
     SERVICE = "Service"
     CONFIG_MAP = "ConfigMap"
     SERVICE_ACCOUNT = "ServiceAccount"
@@ -28,8 +29,9 @@ class Kind(StrEnum):
 
 # Policies first: the status of a pair has figures of its policy.
 PARENTS = (Kind.SPECULATION_POLICY, Kind.MODEL_PAIR)
+WORKLOADS = (Kind.DEPLOYMENT, Kind.LEADER_WORKER_SET)
 CHILDREN = (
-    Kind.DEPLOYMENT,
+    *WORKLOADS,
     Kind.SERVICE,
     Kind.CONFIG_MAP,
     Kind.SERVICE_ACCOUNT,
@@ -77,8 +79,18 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.collection(namespace)}/{name}"
 
 
-def resources(*, pdb_version: str = "v1") -> dict[Kind, Resource]:
-    """Every kind by its name; `pdb_version` is the server's version of `policy`: v1, or v1beta1 before 1.21."""
+LEADER_WORKER_SETS = Resource(
+    kind=Kind.LEADER_WORKER_SET,
+    group="leaderworkerset.x-k8s.io",
+    version="v1",
+    plural="leaderworkersets",
+    selector=CHILD_SELECTOR,
+)
+
+
+def resources(*, pdb_version: str = "v1", has_leader_worker_sets: bool = False) -> dict[Kind, Resource]:
+    """Every kind by its name; `pdb_version` is the server's version of `policy`: v1, or v1beta1 before 1.21.
+    LeaderWorkerSets are another project's, and not in every cluster."""
     group, version = API_VERSION.split("/")
     pods = f"{CHILD_SELECTOR},{PAIR_LABEL}"
     known = (
@@ -111,7 +123,8 @@ def resources(*, pdb_version: str = "v1") -> dict[Kind, Resource]:
             selector=REPORT_SELECTOR,
         ),
     )
-    return {resource.kind: resource for resource in known}
+    found = {resource.kind: resource for resource in known}
+    return {**found, Kind.LEADER_WORKER_SET: LEADER_WORKER_SETS} if has_leader_worker_sets else found
 
 
 def watched(known: dict[Kind, Resource]) -> dict[Kind, Resource]:

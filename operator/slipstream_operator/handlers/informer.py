@@ -8,7 +8,7 @@ from datetime import datetime
 
 from slipstream_operator.cluster.cache import Change, ObjectCache
 from slipstream_operator.cluster.gateway_reports import GatewayReports
-from slipstream_operator.cluster.resources import PARENTS, Kind, ObjectKey
+from slipstream_operator.cluster.resources import PARENTS, WORKLOADS, Kind, ObjectKey
 from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.handlers.work_queue import WorkQueue
 from slipstream_operator.types import KubeObject
@@ -82,7 +82,7 @@ class Informer:
                 for item in (change.before, change.after):
                     if item is not None and (pair := self._cache.pair_of(item)) is not None:
                         self._queue.add(pair)
-                        if change.key.kind is Kind.DEPLOYMENT:  # the evidence depends on which servers run
+                        if change.key.kind in WORKLOADS:  # the evidence depends on which servers run
                             for related in self._relations(pair):
                                 self._queue.add(related)
 

@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 
 import msgspec
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.naming import child_name
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.status import ModelPairStatus, SpeculationPolicyStatus
 from slipstream_core.manifest.versions import model_kept
 
 from slipstream_operator.children.writer import ChildWriter
-from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid
+from slipstream_operator.cluster.cache import ObjectCache, key_of
 from slipstream_operator.cluster.gateway_reports import GatewayReports
-from slipstream_operator.cluster.resources import Kind, ObjectKey
+from slipstream_operator.cluster.resources import ObjectKey
 from slipstream_operator.cluster.spec_index import SpecIndex
+from slipstream_operator.cluster.workload import workload_of
 from slipstream_operator.errors import ChildrenRejected
 from slipstream_operator.reconcile.usage import deleted_in_use, usage_of
 from slipstream_operator.status.events import EventPoster
@@ -88,9 +88,7 @@ class PairReconciler:
 
     def _observe(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> Observed:
         pair_key = parsed.pair_key or ""
-        deployment = self._cache.get(ObjectKey(Kind.DEPLOYMENT, key.namespace, child_name(key.name)))
-        if deployment is not None and owner_uid(deployment, Kind.MODEL_PAIR) != raw["metadata"]["uid"]:
-            deployment = None
+        deployment = workload_of(self._cache, key, raw["metadata"]["uid"])
         policy = self._specs.policy_in_force(pair_key)
         policy_raw = None if policy is None else self._cache.get(policy)
         return Observed(

@@ -7,16 +7,16 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
-from slipstream_core.manifest.naming import child_name
 from slipstream_core.manifest.objects import SpeculationPolicy
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.status import ConditionType, ModelPairStatus, SpeculationPolicyStatus
 from slipstream_core.manifest.versions import GoodVersion
 
-from slipstream_operator.cluster.cache import ObjectCache, owner_uid
+from slipstream_operator.cluster.cache import ObjectCache
 from slipstream_operator.cluster.gateway_reports import GatewayReports
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.cluster.spec_index import SpecIndex
+from slipstream_operator.cluster.workload import workload_of
 from slipstream_operator.handlers.pairs import read_status
 from slipstream_operator.reconcile.servers import Servers, servers_of, template_seen
 from slipstream_operator.status.events import EventPoster
@@ -180,11 +180,9 @@ class PolicyReconciler:
     def _servers(self, key: ObjectKey, pair_key: str) -> Servers:
         pair = _pair(pair_key)
         raw = self._cache.get(pair)
-        deployment = self._cache.get(ObjectKey(Kind.DEPLOYMENT, pair.namespace, child_name(pair.name)))
         if raw is None:
             return Servers()
-        if deployment is not None and owner_uid(deployment, Kind.MODEL_PAIR) != raw["metadata"]["uid"]:
-            deployment = None
+        deployment = workload_of(self._cache, pair, raw["metadata"]["uid"])
         if deployment is not None and (template := template_seen(deployment)) is not None:
             self._templates[key] = template
         status = read_status(raw.get("status"), ModelPairStatus)

@@ -14,7 +14,7 @@ from slipstream_core.manifest.reports import UnreachableServers
 from slipstream_core.manifest.status import Condition, ConditionStatus, GatewaysStatus, Replicas
 from slipstream_core.manifest.versions import GoodVersion, to_keep
 
-from slipstream_operator.children.all import has_servers
+from slipstream_operator.children.all import has_servers, is_group
 from slipstream_operator.children.hashes import weights_hash
 from slipstream_operator.children.preflight import has_draft_model
 from slipstream_operator.reconcile.pods import PodProblem, PodReason, preflight_report
@@ -29,15 +29,15 @@ class PairReason(StrEnum):
 
     `Accepted`: Accepted (True); InvalidSpec, ModelNameInUse (False).
     `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
-    ApiKeyNotGranted, Unresolved, NotManaged, EndpointsUnreachable, ChildrenRejected, ScaledToZero, NoReadyReplicas, or
-    a pod's reason (False).
+    ApiKeyNotGranted, Unresolved, NotManaged, KindMissing, EndpointsUnreachable, ChildrenRejected, ScaledToZero,
+    NoReadyReplicas, or a pod's reason (False).
     `ResolvedRefs`: Resolved (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted, ApiKeyNotGranted, Unresolved,
     ClaimNotFound (False).
     `TokenizerCompatible`: SameTokenizer and NoDraftModel (True); TokenizerMismatch (False); NotChecked (Unknown).
     `SpeculationAvailable`: AllServers (True); EngineNotLossless, EngineCannot (False); EngineUnverified, NoGateway
     (Unknown).
-    `Progressing`: RollingOut (True); Complete, External, NotManaged, InvalidSpec, ChildrenRejected, DeadlineExceeded
-    (False).
+    `Progressing`: RollingOut (True); Complete, External, NotManaged, KindMissing, InvalidSpec, ChildrenRejected,
+    DeadlineExceeded (False).
     `KillSwitchActive`: Killed and KilledEverywhere (True); NotKilled (False).
     """
 
@@ -45,6 +45,7 @@ class PairReason(StrEnum):
     MINIMUM_REPLICAS_READY = "MinimumReplicasReady"
     EXTERNAL = "External"
     NOT_MANAGED = "NotManaged"
+    KIND_MISSING = "KindMissing"
     ENDPOINTS_UNREACHABLE = "EndpointsUnreachable"
     INVALID_SPEC = "InvalidSpec"
     MODEL_NAME_IN_USE = "ModelNameInUse"
@@ -119,6 +120,8 @@ def ready(
         return Finding("False", unresolved_reason(problems), listed(problems))
     if not has_servers(pair):
         return _not_managed(pair) or _external(observed.unreachable)
+    if missing := _kind_missing(pair, observed):
+        return missing
     rejected = listed(observed.rejected)
     trouble = "; ".join(part for part in (rejected, pod.message if pod is not None else "") if part)
     message = f"{servers}; {trouble}" if trouble else servers
@@ -171,10 +174,13 @@ def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, 
         return Finding("False", PairReason.INVALID_SPEC, "nothing changes while the spec is invalid")
     if not has_servers(pair):
         return _not_managed(pair) or Finding("False", PairReason.EXTERNAL, _ELSEWHERE)
+    if missing := _kind_missing(pair, observed):
+        return missing
     if observed.rejected:
         return Finding("False", PairReason.CHILDREN_REJECTED, listed(observed.rejected))
     if observed.deployment is None:
-        return Finding("True", PairReason.ROLLING_OUT, "the Deployment of the servers is being created")
+        kind = "LeaderWorkerSet" if is_group(pair) else "Deployment"
+        return Finding("True", PairReason.ROLLING_OUT, f"the {kind} of the servers is being created")
     updated = count(observed.deployment, "status", "updatedReplicas")
     available = count(observed.deployment, "status", "availableReplicas")
     trouble = f"; {pod.message}" if pod is not None else ""
@@ -196,6 +202,17 @@ def _not_managed(pair: ModelPair) -> Finding | None:
     else:
         message = "embedded: sources are for a laptop, images of vLLM lack them: name a folder of spec.serving.storage"
     return Finding("False", PairReason.NOT_MANAGED, message)
+
+
+def _kind_missing(pair: ModelPair, observed: Observed) -> Finding | None:
+    """The finding for servers of several nodes in a cluster that cannot run them."""
+    if not is_group(pair) or observed.defaults.has_leader_worker_sets:
+        return None
+    message = (
+        "servers of several nodes need the kind LeaderWorkerSet (leaderworkerset.x-k8s.io/v1), which this cluster did "
+        "not have when the operator started: install it and restart the operator, or set spec.serving.nodes to 1"
+    )
+    return Finding("False", PairReason.KIND_MISSING, message)
 
 
 def _external(reports: Sequence[UnreachableServers | None]) -> Finding:
