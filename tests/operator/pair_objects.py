@@ -35,6 +35,11 @@ VLLM_SPEC: JSON = {
     "engine": {"kind": "vllm"},
     "serving": {"storage": {"claim": "weights"}},
 }
+GROUP_SPEC: JSON = {
+    **VLLM_SPEC,
+    "engine": {"kind": "vllm", "tensorParallelSize": 8, "pipelineParallelSize": 2},
+    "serving": {"gpus": 8, "nodes": 2, "storage": {"claim": "weights"}},
+}
 EXTERNAL_SPEC: JSON = {
     "model": "demo",
     "engine": {

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.operator.pair_objects import JSON, VLLM_SPEC, children, pair_object, template
+from tests.operator.pair_objects import GROUP_SPEC, JSON, VLLM_SPEC, children, pair_object, template
 
 
 def vllm_pair(**changes: JSON) -> JSON:
@@ -145,3 +145,44 @@ def test_clients_reach_the_one_port_of_vllm():
 )
 def test_what_vllm_loads_changes_its_template(changes: JSON):
     assert template(vllm_pair(**changes)) != template(vllm_pair())
+
+
+def test_a_server_of_several_nodes_is_a_group():
+    made = children(pair_object(GROUP_SPEC), has_leader_worker_sets=True)
+    assert list(made) == ["ServiceAccount", "Service", "PodDisruptionBudget", "LeaderWorkerSet"]
+    group = made["LeaderWorkerSet"]
+    assert (group["apiVersion"], group["metadata"]["name"]) == ("leaderworkerset.x-k8s.io/v1", "slipstream-acme")
+    templates = group["spec"]["leaderWorkerTemplate"]
+    assert templates["size"] == 2
+    assert templates["restartPolicy"] == "RecreateGroupOnPodRestart"
+    [leader], [worker] = (templates[name]["spec"]["containers"] for name in ("leaderTemplate", "workerTemplate"))
+    assert leader["args"][-3:] == ["--nnodes=2", "--node-rank=0", "--master-addr=$(LWS_LEADER_ADDRESS)"]
+    assert worker["args"][-4:] == [
+        "--nnodes=2",
+        "--node-rank=$(LWS_WORKER_INDEX)",
+        "--master-addr=$(LWS_LEADER_ADDRESS)",
+        "--headless",
+    ]
+    assert leader["args"][:-3] == worker["args"][:-4]
+    assert leader["resources"] == worker["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
+    assert "readinessProbe" in leader
+    assert not {"readinessProbe", "startupProbe", "livenessProbe", "ports"} & worker.keys()
+
+
+def test_only_leaders_of_groups_get_requests():
+    made = children(pair_object(GROUP_SPEC), has_leader_worker_sets=True)
+    leader = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
+    assert leader.items() <= made["Service"]["spec"]["selector"].items()
+    assert not leader.items() <= children(vllm_pair())["Service"]["spec"]["selector"].items()
+
+
+def test_pods_of_a_group_connect_to_each_other():
+    alone = children(vllm_pair(), server_ingress=())["NetworkPolicy"]["spec"]
+    assert alone["ingress"] == []
+    group = children(pair_object(GROUP_SPEC), server_ingress=(), has_leader_worker_sets=True)["NetworkPolicy"]["spec"]
+    assert group["ingress"] == [{"from": [{"podSelector": group["podSelector"]}]}]
+
+
+def test_a_cluster_without_leader_worker_sets_gets_no_group():
+    assert "LeaderWorkerSet" not in children(pair_object(GROUP_SPEC))
+    assert "Deployment" not in children(pair_object(GROUP_SPEC))

@@ -11,11 +11,12 @@ from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.reports import UnreachableServers, WithheldServer
 from slipstream_core.manifest.status import Condition, GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
 from slipstream_operator.reconcile.pair import reconcile_pair
-from slipstream_operator.types import Observed, PairPlan
+from slipstream_operator.types import Observed, PairPlan, ServingDefaults
 
 from tests.operator.pair_objects import (
     EMBEDDED_SPEC,
     EXTERNAL_SPEC,
+    GROUP_SPEC,
     JSON,
     live_deployment,
     pair_object,
@@ -126,6 +127,22 @@ def test_vllm_at_named_addresses_is_served_elsewhere_and_in_triton_by_nobody():
     assert "set spec.engine.serving to openai" in condition(made, "Ready").message
     assert made.children == ()
     assert headline(made) == ("NotReady", "NotManaged")
+
+
+def test_sources_of_our_package_are_not_for_vllm_in_a_cluster():
+    made = plan(pair_object(EMBEDDED_SPEC | {"engine": {"kind": "vllm"}}))
+    assert said(made, "Ready") == said(made, "Progressing") == ("False", "NotManaged")
+    assert "embedded: sources are for a laptop" in condition(made, "Ready").message
+
+
+def test_a_cluster_that_cannot_run_groups_says_what_is_missing():
+    made = plan(pair_object(GROUP_SPEC))
+    assert said(made, "Ready") == said(made, "Progressing") == ("False", "KindMissing")
+    assert "LeaderWorkerSet (leaderworkerset.x-k8s.io/v1)" in condition(made, "Ready").message
+    assert headline(made) == ("NotReady", "KindMissing")
+    made = plan(pair_object(GROUP_SPEC), defaults=ServingDefaults(has_leader_worker_sets=True))
+    assert said(made, "Progressing") == ("True", "RollingOut")
+    assert "the LeaderWorkerSet of the servers is being created" in condition(made, "Progressing").message
 
 
 def test_one_ready_server_is_enough_and_the_others_trouble_is_told():

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Self, TypeVar
@@ -34,6 +34,7 @@ __all__ = [
     "KubeError",
     "find_assets",
     "install_chart",
+    "install_definitions",
     "once_allowed",
 ]
 
@@ -290,6 +291,11 @@ def install_chart(server: KubeApiServer, chart: Path, *, namespace: str = "defau
     documents = [item for text in rendered.values() for item in yaml.safe_load_all(text) if item]
     definitions = [item for item in documents if item["kind"] == "CustomResourceDefinition"]
     server.client().apply_yaml([item for item in documents if item not in definitions], namespace=namespace)
+    install_definitions(server, definitions)
+
+
+def install_definitions(server: KubeApiServer, definitions: Sequence[JSON]) -> None:
+    """Create CRDs that do not exist, and wait until all are served."""
     crds = [server.client().path_of(item) for item in definitions]
     for path, item in zip(crds, definitions, strict=True):
         # Not applied: this server drops CEL rules, which it does not know, from what is created, but refuses to apply.

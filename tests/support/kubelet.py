@@ -57,13 +57,14 @@ class Kubelet(ABC):
         report = self._run_preflight(pod)
         self.start_server(pod)
         self._say_ready(pod, report)
-        self._say_rolled_out(deployment)
+        self._say_rolled_out(deployment, "apps/v1", "deployments")
         self._say_endpoint(deployment["metadata"]["name"])
 
     def _create_pod(self, deployment: JSON) -> JSON:
-        template = deployment["spec"]["template"]
-        name = f"{deployment['metadata']['name']}-0"
-        metadata = {**template["metadata"], "name": name}
+        return self._create_pod_of(deployment["spec"]["template"], f"{deployment['metadata']['name']}-0", {})
+
+    def _create_pod_of(self, template: JSON, name: str, labels: Mapping[str, str]) -> JSON:
+        metadata = {**template["metadata"], "name": name, "labels": {**template["metadata"]["labels"], **labels}}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         return self._client.create(f"{self._core}/pods", body)
 
@@ -89,15 +90,15 @@ class Kubelet(ABC):
             status["initContainerStatuses"] = statuses
         self._client.patch_status(f"{self._core}/pods/{pod['metadata']['name']}", status)
 
-    def _say_rolled_out(self, deployment: JSON) -> None:
-        name = deployment["metadata"]["name"]
+    def _say_rolled_out(self, deployment: JSON, version: str, plural: str) -> None:
         counts = dict.fromkeys(("replicas", "readyReplicas", "availableReplicas", "updatedReplicas"), 1)
         status = {
             "observedGeneration": deployment["metadata"]["generation"],
             **counts,
             "conditions": [_true("Available")],
         }
-        self._client.patch_status(f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}", status)
+        name = deployment["metadata"]["name"]
+        self._client.patch_status(f"/apis/{version}/namespaces/{self._namespace}/{plural}/{name}", status)
 
     def _say_endpoint(self, service: str) -> None:
         labels = self._client.get(f"{self._core}/services/{service}")["metadata"]["labels"]
@@ -152,41 +153,73 @@ class VllmKubelet(Kubelet):
     """For pairs of vLLM, with the environment `install` in place of the image. The mount path of a pair's storage must
     be a folder of this machine."""
 
-    _child: Child | None = None
-
     def __init__(
         self, install: VllmInstall, kube: KubeApiServer, namespace: str, folder: Path, ports: Mapping[str, int]
     ) -> None:
         super().__init__(kube, namespace, folder, ports)
         self._install = install
+        self.processes: list[Child] = []
 
     def stop(self) -> None:
-        if self._child is not None:
-            self._child.stop(timeout_s=20)
+        for process in self.processes:
+            process.stop(timeout_s=20)
 
     def start_server(self, pod: JSON) -> None:
+        self._start(pod, {})
+        self._wait_ready(pod)
+
+    def roll_out_group(self, group: JSON) -> None:
+        """Runs a LeaderWorkerSet with one group until it is ready."""
+        templates, name = group["spec"]["leaderWorkerTemplate"], group["metadata"]["name"]
+        pods = []
+        for index in range(templates["size"]):
+            template = templates["workerTemplate" if index else "leaderTemplate"]
+            labels = {"leaderworkerset.sigs.k8s.io/worker-index": str(index)}
+            pod = self._create_pod_of(template, f"{name}-0-{index}" if index else f"{name}-0", labels)
+            self._start(pod, {"LWS_LEADER_ADDRESS": HOST, "LWS_WORKER_INDEX": str(index)})
+            pods.append(pod)
+        self._wait_ready(pods[0])
+        for pod in pods:
+            self._say_ready(pod, None)
+        self._say_rolled_out(group, "leaderworkerset.x-k8s.io/v1", "leaderworkersets")
+        self._say_endpoint(name)
+
+    def _start(self, pod: JSON, variables: Mapping[str, str]) -> None:
+        """Starts the pod's container; `variables` are those that its controller sets."""
         [container] = pod["spec"]["containers"]
-        declared = {port["name"]: port["containerPort"] for port in container["ports"]}
         assert container["command"] == ["vllm", "serve"]
-        arguments = [
-            argument.replace(f"--port={declared['http']}", f"--port={self._ports['http']}").replace("$$", "$")
-            for argument in container["args"]
-        ]
-        variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-        self._child = Child(
-            name="vLLM",
-            command=[str(self._install.python), "-c", _VLLM, "serve", *arguments, "--host", HOST],
-            log_path=self._folder / "vllm.log",
-            env={**self._install.environment(), **variables},
-            cwd=self._folder,
-            nice=NICE,
+        own = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+        self.processes.append(
+            Child(
+                name="vLLM",
+                command=[
+                    *(str(self._install.python), "-c", _VLLM, "serve"),
+                    *(self._argument(argument, container, variables) for argument in container["args"]),
+                    *("--host", HOST),
+                ],
+                log_path=self._folder / f"{pod['metadata']['name']}.log",
+                env={**self._install.environment(), **own, **variables},
+                cwd=self._folder,
+                nice=NICE,
+            )
         )
+
+    def _argument(self, argument: str, container: JSON, variables: Mapping[str, str]) -> str:
+        """`argument` as Kubernetes expands it, and with the port of this machine."""
+        for name, value in variables.items():
+            argument = argument.replace(f"$({name})", value)
+        declared = next((port["containerPort"] for port in container.get("ports", ()) if port["name"] == "http"), None)
+        is_port = declared is not None and argument == f"--port={declared}"
+        return f"--port={self._ports['http']}" if is_port else argument.replace("$$", "$")
+
+    def _wait_ready(self, pod: JSON) -> None:
+        [container] = pod["spec"]["containers"]
         path = container["readinessProbe"]["httpGet"]["path"]
         eventually(lambda: self._answers(path), "vLLM is ready", within_s=VLLM_TIMEOUT_S)
 
     def _answers(self, path: str) -> bool:
-        assert self._child is not None
-        assert self._child.exit_status() is None, self._child.log_tail()
+        for process in self.processes:
+            assert process.exit_status() is None, process.log_tail()
         try:
             return httpx.get(f"http://{HOST}:{self._ports['http']}{path}").status_code == 200
         except httpx.TransportError:
@@ -195,7 +228,7 @@ class VllmKubelet(Kubelet):
 
 def _true(condition: str) -> JSON:
     now = "2026-01-01T00:00:00Z"
-    return {"type": condition, "status": "True", "reason": "Test", "lastTransitionTime": now}
+    return {"type": condition, "status": "True", "reason": "Test", "message": "Test", "lastTransitionTime": now}
 
 
 def _container_status(container: JSON, state: JSON | None = None) -> JSON:

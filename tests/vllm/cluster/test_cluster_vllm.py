@@ -8,11 +8,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_tools.up.vllm_environment import VllmInstall
 
 from tests.e2e.real_cluster import Cluster, running_cluster
-from tests.support.kube import KubeApiServer
+from tests.support.foreign_kinds import leader_worker_sets
+from tests.support.kube import KubeApiServer, install_definitions
 from tests.support.kubelet import VllmKubelet
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
@@ -20,6 +22,7 @@ from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
+ANSWER_S = 120.0  # two processes of vLLM share the cores with everything else
 OBJECTS = f"""\
 apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair
@@ -90,7 +93,9 @@ def test_from_kubectl_apply_to_routed_tokens(cluster: Cluster, kubelet: VllmKube
     ready_s = time.monotonic()
     answers, routed_s = {}, {}
     for mode in ("plain", "speculative"):
-        answers[mode] = eventually(lambda mode=mode: _answer(cluster, mode), f"an answer that is {mode}")
+        answers[mode] = eventually(
+            lambda mode=mode: _answer(cluster, mode), f"an answer that is {mode}", within_s=ANSWER_S
+        )
         routed_s[mode] = time.monotonic() - ready_s
     eventually(lambda: cluster.conditions("modelpair").get("Ready") == "True", "the pair is ready")
     print(f"apply to Deployment {made_s:.2f} s, ready server to answers {routed_s}")
@@ -98,6 +103,46 @@ def test_from_kubectl_apply_to_routed_tokens(cluster: Cluster, kubelet: VllmKube
     assert texts["speculative"] == texts["plain"]
     counted = answers["speculative"].json()["usage"]["completion_tokens_details"]
     assert counted["accepted_prediction_tokens"] + counted["rejected_prediction_tokens"] > 0
+
+
+GROUP = yaml.safe_dump_all(
+    [
+        {
+            **pair,
+            "spec": {
+                **pair["spec"],
+                "engine": {**pair["spec"]["engine"], "tensorParallelSize": 2},
+                "serving": {**pair["spec"]["serving"], "nodes": 2},
+            },
+        }
+        if pair["kind"] == "ModelPair"
+        else pair
+        for pair in yaml.safe_load_all(OBJECTS)
+    ]
+)
+
+
+@pytest.fixture
+def groups(kube: KubeApiServer) -> None:
+    """The cluster has the kind LeaderWorkerSet."""
+    install_definitions(kube, [leader_worker_sets()])
+
+
+def test_a_server_of_two_nodes_answers(groups: None, cluster: Cluster, kubelet: VllmKubelet) -> None:
+    """Two processes of vLLM, each with half of every layer, as leader and worker of a group."""
+    cluster.kubectl("apply", "-f", "-", input=GROUP)
+    path = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{cluster.namespace}/leaderworkersets"
+    [group] = eventually(lambda: cluster.kube.client().items(path), "a LeaderWorkerSet")
+    kubelet.roll_out_group(group)
+    answers = {}
+    for mode in ("plain", "speculative"):
+        answers[mode] = eventually(
+            lambda mode=mode: _answer(cluster, mode), f"an answer that is {mode}", within_s=ANSWER_S
+        )
+    texts = {answer.json()["choices"][0]["message"]["content"] for answer in answers.values()}
+    assert len(texts) == 1
+    eventually(lambda: cluster.conditions("modelpair").get("Ready") == "True", "the pair is ready")
+    eventually(lambda: cluster.conditions("modelpair").get("Progressing") == "False", "the rollout is complete")
 
 
 def _answer(cluster: Cluster, mode: str) -> httpx.Response | None:

@@ -1,0 +1,60 @@
+"""Kinds of other projects: as published, from the folder in SLIPSTREAM_FOREIGN_KINDS, else as far as they are used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+JSON = dict[str, Any]
+VARIABLE = "SLIPSTREAM_FOREIGN_KINDS"
+
+
+def published(plural: str) -> JSON | None:
+    """The published definition; None without the folder."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        return None
+    found: JSON = next(yaml.safe_load_all(Path(folder, f"{plural}.yaml").read_text(encoding="utf-8")))
+    _fill_empty_defaults(found)
+    return found
+
+
+def _fill_empty_defaults(node: Any) -> None:
+    """Old API servers take a default of "" for null and refuse it, but a key of a list needs a default. None of those
+    fields is left out by the objects of the tests."""
+    if isinstance(node, dict):
+        if node.get("default") == "":
+            node["default"] = "none"
+        for child in node.values():
+            _fill_empty_defaults(child)
+    elif isinstance(node, list):
+        for child in node:
+            _fill_empty_defaults(child)
+
+
+def leader_worker_sets() -> JSON:
+    """The definition of LeaderWorkerSet (kubernetes-sigs/lws)."""
+    return published("leaderworkersets") or {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "leaderworkersets.leaderworkerset.x-k8s.io"},
+        "spec": {
+            "group": "leaderworkerset.x-k8s.io",
+            "names": {"kind": "LeaderWorkerSet", "plural": "leaderworkersets", "singular": "leaderworkerset"},
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "schema": {
+                        "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                    },
+                }
+            ],
+        },
+    }
