@@ -87,10 +87,12 @@ lock: $(VENV)/.installed-dev
 
 VERSION      := 0.2.0
 TRITON_IMAGE ?= nvidia/tritonserver:25.05-py3
+VLLM_IMAGE   ?= vllm/vllm-openai:v0.32.0
 images:
 	docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:$(VERSION) .
 	docker build -f deploy/docker/operator.Dockerfile -t slipstream-operator:$(VERSION) .
 	docker build -f deploy/docker/triton.Dockerfile -t slipstream-triton:$(VERSION) --build-arg TRITON_IMAGE=$(TRITON_IMAGE) .
+	docker build -f deploy/docker/vllm.Dockerfile -t slipstream-vllm:$(VERSION) --build-arg VLLM_IMAGE=$(VLLM_IMAGE) .
 
 # Seven training runs. Each one resumes after an interruption; checkpoints stay in $(TRAIN) until `export` copies them.
 TRAIN   := .run/train

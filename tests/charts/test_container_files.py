@@ -70,7 +70,7 @@ all_files = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 
 def test_there_is_one_for_each_part() -> None:
-    assert [path.stem for path in FILES] == ["gateway", "operator", "triton"]
+    assert [path.stem for path in FILES] == ["gateway", "operator", "triton", "vllm"]
 
 
 @all_files
@@ -79,7 +79,7 @@ def test_bases_are_exact_versions(path: Path) -> None:
     for value in steps(path, "FROM"):
         image = re.sub(r"\$\{(\w+)\}", lambda match: defaults[match[1]], value.split(" AS ")[0])
         repository, _, tag = image.partition(":")
-        assert re.match(r"\d+\.\d+", tag), image
+        assert re.match(r"v?\d+\.\d+", tag), image
         assert "." not in repository.split("/")[0], f"{image} names a registry"
 
 

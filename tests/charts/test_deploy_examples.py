@@ -65,10 +65,21 @@ def test_server_takes_the_example(path: Path, kube: KubeApiServer, crds: object,
 @every_cluster_manifest
 def test_operator_makes_valid_children_of_the_example(path: Path) -> None:
     for pair in pairs(path):
-        children = children_of(pair, uid="u", defaults=ServingDefaults(), live=None)
-        assert bool(children) == isinstance(pair.spec.engine, SlipstreamEngine)
+        children = children_of(pair, uid="u", defaults=ServingDefaults(has_leader_worker_sets=True), live=None)
+        is_started = isinstance(pair.spec.engine, SlipstreamEngine | VllmEngine) and not pair.spec.engine.endpoints
+        assert bool(children) == is_started
         for child in children:
-            kubernetes_validate.validate(child, RECENT, strict=True)
+            for part in [child] if child["kind"] != "LeaderWorkerSet" else pod_templates(child):
+                kubernetes_validate.validate(part, RECENT, strict=True)
+
+
+def pod_templates(group: JSON) -> list[JSON]:
+    """The templates of a LeaderWorkerSet as objects of Kubernetes' own, whose schemas are known here."""
+    found = (group["spec"]["leaderWorkerTemplate"][name] for name in ("leaderTemplate", "workerTemplate"))
+    return [
+        {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": template}
+        for template in found
+    ]
 
 
 @pytest.mark.parametrize("path", COMPANIONS, ids=lambda path: path.stem)
