@@ -9,7 +9,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from slipstream_core.manifest import EMBEDDED_MANIFEST, ModelPair, SlipstreamEngine, parse, parse_resource
+from slipstream_core.manifest import EMBEDDED_MANIFEST, ModelPair, SlipstreamEngine, VllmEngine, parse, parse_resource
 from slipstream_core.manifest.naming import child_name
 from slipstream_operator.children import children_of
 from slipstream_operator.types import ServingDefaults
