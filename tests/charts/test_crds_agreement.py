@@ -41,7 +41,17 @@ EXCEPTIONS = (
 
 # Values near to what the rules look at; the schema alone would hardly ever meet them.
 LIKELY: dict[str, list[Any]] = {
-    "source": ["./target", "./draft", "embedded:target", "embedded:draft", "embedded:x"],
+    "source": [
+        "./target",
+        "./draft",
+        "embedded:target",
+        "embedded:draft",
+        "embedded:x",
+        "hf://a/b@c",
+        "hf://a",
+        "pvc://c/x",
+    ],
+    "tokenizer": ["./t", "embedded:target", "embedded:x", "hf://a/b@c", "oci://", "pvc://C"],
     "revision": ["1", "2"],
     "endpoints": [["grpc://a:1"], ["http://a:1"], ["grpc://a:1", "grpc://b:1"], ["http://u:p@a"], ["grpc://a:99999"]],
     "name": ["code", "code/long", "summarization"],

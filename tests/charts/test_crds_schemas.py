@@ -309,6 +309,23 @@ REFUSED = {
     "n-gram revision": (pair(draft={"kind": "ngram", "revision": "x"}), "revision has no effect"),
     "no draft's tokenizer": (pair(draft={"kind": "none", "tokenizer": "x"}), "tokenizer has no effect"),
     "unknown target": (pair(target={"source": "embedded:x"}), "source must be a folder or one of"),
+    **{
+        f"{scheme} of the {part}'s {field}": (
+            pair(**{part: {"source": "./x", **({"kind": "model"} if part == "draft" else {}), field: f"{scheme}!"}}),
+            f"{field} must be {scheme}",
+        )
+        for part in ("target", "draft")
+        for field in ("source", "tokenizer")
+        for scheme in ("hf://", "oci://", "pvc://")
+    },
+    "unknown tokenizer": (
+        pair(target={"source": "./x", "tokenizer": "embedded:x"}),
+        "tokenizer must be a folder or one of",
+    ),
+    "unknown draft's tokenizer": (
+        pair(draft={"kind": "model", "source": "./x", "tokenizer": "embedded:x"}),
+        "tokenizer must be a folder or one of",
+    ),
     "unknown draft": (pair(draft={"kind": "model", "source": "embedded:x"}), "source must be a folder or one of"),
     "a key for Triton": (
         external({"protocol": "triton", "endpoints": ["grpc://a:1"], "apiKeyEnv": "KEY"}),

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_core.manifest.objects import EMBEDDED_SOURCES
+from slipstream_core.manifest.sources import EMBEDDED_SOURCES
 from slipstream_core.manifest.versions import ALLOW_RENAME
 from slipstream_tools.up.processes import Child
 

@@ -21,7 +21,6 @@ DRAFTS_WITH_SOURCE = ("model", "hybrid", "eagle", "eagle3")
 """The kinds of drafts that need a checkpoint."""
 DRAFTS_OF_VLLM = ("eagle", "eagle3", "mtp", "suffix")
 """The kinds of drafts that only vLLM has."""
-EMBEDDED_SOURCES = ("embedded:target", "embedded:draft", "embedded:smollm2-eagle")
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _CLASS_PATTERN = (
@@ -38,9 +37,10 @@ Source = Annotated[
     Meta(
         min_length=1,
         max_length=4096,
-        description="Checkpoint folder in Hugging Face format, relative to the manifest's folder, or "
-        "embedded:target / embedded:draft for the embedded pair, embedded:smollm2-eagle for a draft of "
-        "SmolLM2-135M-Instruct.",
+        description="Checkpoint folder in Hugging Face format, relative to the manifest's folder, in a cluster to "
+        "serving.storage. In a cluster also hf://ORGANISATION/NAME@REVISION (downloaded before the server starts), "
+        "oci://REFERENCE (an image volume) and pvc://CLAIM/FOLDER. On a laptop also embedded:target and embedded:draft "
+        "for the embedded pair, embedded:smollm2-eagle for a draft of SmolLM2-135M-Instruct.",
     ),
 ]
 Revision = Annotated[

@@ -21,12 +21,12 @@ from slipstream_core.manifest.engines import (
 from slipstream_core.manifest.objects import (
     DRAFTS_OF_VLLM,
     DRAFTS_WITH_SOURCE,
-    EMBEDDED_SOURCES,
     Draft,
     ModelPairSpec,
     Target,
 )
 from slipstream_core.manifest.serving import EnvVar, Resources, Serving, Toleration
+from slipstream_core.manifest.sources import form_problem
 from slipstream_core.manifest.vllm_command import set_by_field, set_by_slipstream
 
 OF_STARTED_VLLM = (  # the fields of vLLM's engine for servers that are started
@@ -157,6 +157,7 @@ def _check_sources(spec: ModelPairSpec, required: str) -> Iterator[Problem]:
     target, draft = spec.target, spec.draft
     if target is not None:
         yield from _check_source(target.source, "spec.target.source")
+        yield from _check_source(target.tokenizer or "", "spec.target.tokenizer")
     elif required:
         yield Problem("spec.target", f"is required {required}")
     if draft is None:
@@ -175,14 +176,15 @@ def _check_draft_model(draft: Draft, target: Target | None) -> Iterator[Problem]
         yield Problem("spec.draft.source", f"is required for draft kind {draft.kind}")
         return
     yield from _check_source(draft.source, "spec.draft.source")
+    yield from _check_source(draft.tokenizer or "", "spec.draft.tokenizer")
     if target is not None and (draft.source, draft.revision) == (target.source, target.revision):
         message = "must be another checkpoint than the target's: a draft as slow as its target saves nothing"
         yield Problem("spec.draft.source", f"{message}, got {show(draft.source)}")
 
 
 def _check_source(source: str, path: str) -> Iterator[Problem]:
-    if source.startswith("embedded:") and source not in EMBEDDED_SOURCES:
-        yield Problem(path, f"must be a folder or one of {', '.join(EMBEDDED_SOURCES)}, got {show(source)}")
+    if form := form_problem(source):
+        yield Problem(path, f"must be {form}, got {show(source)}")
 
 
 def _check_arm(arm: ExternalArm, path: str) -> Iterator[Problem]:

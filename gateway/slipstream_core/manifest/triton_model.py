@@ -10,8 +10,8 @@ from pathlib import Path, PurePath
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest.engines import SlipstreamEngine
 from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.sources import EMBEDDED, located
 
-EMBEDDED = "embedded:"
 # The layers are so small that a second thread would cost time.
 EMBEDDED_THREADS = 1
 _PACKAGE = Path(__file__).parents[1]
@@ -46,11 +46,6 @@ def engine_parameters(pair: ModelPair, folder: PurePath) -> dict[str, str]:
     if target.source.startswith(EMBEDDED):
         parameters["threads"] = str(EMBEDDED_THREADS)
     return parameters
-
-
-def located(source: str, folder: PurePath) -> str:
-    """`source` with a relative path joined to `folder`; `embedded:...` stays unchanged."""
-    return source if source.startswith(EMBEDDED) else str(folder / source)
 
 
 def render_config(template: str, name: str, parameters: Mapping[str, str]) -> str:

@@ -23,7 +23,6 @@ from slipstream_core.manifest.engines import (
 from slipstream_core.manifest.objects import (
     DRAFTS_OF_VLLM,
     DRAFTS_WITH_SOURCE,
-    EMBEDDED_SOURCES,
     ClassRule,
     Draft,
     ModelPairSpec,
@@ -33,6 +32,7 @@ from slipstream_core.manifest.objects import (
 from slipstream_core.manifest.pair_rules import OF_STARTED_VLLM, OWN_VARIABLES, camel
 from slipstream_core.manifest.rollout import MAX_SECONDS, MAX_STEPS, Rollback, Rollout, Thresholds
 from slipstream_core.manifest.serving import EnvVar, Serving, Toleration
+from slipstream_core.manifest.sources import EMBEDDED_SOURCES, FORMS
 
 
 class Rule(NamedTuple):
@@ -58,9 +58,22 @@ def _default(kind: type[msgspec.Struct], name: str) -> Any:
     return next(field.default for field in msgspec.structs.fields(kind) if field.encode_name == name)
 
 
-_SOURCE = Rule(
-    f"!has(self.source) || !self.source.startsWith('embedded:') || self.source in {list(EMBEDDED_SOURCES)}",
-    f"source must be a folder or one of {', '.join(EMBEDDED_SOURCES)}",
+_SOURCES = tuple(
+    rule
+    for field in ("source", "tokenizer")
+    for rule in (
+        Rule(
+            f"!has(self.{field}) || !self.{field}.startsWith('embedded:') || self.{field} in {list(EMBEDDED_SOURCES)}",
+            f"{field} must be a folder or one of {', '.join(EMBEDDED_SOURCES)}",
+        ),
+        *(
+            Rule(
+                f"!has(self.{field}) || !self.{field}.startsWith('{scheme}') || self.{field}.matches('{pattern}')",
+                f"{field} must be {form}",
+            )
+            for scheme, (pattern, form) in FORMS.items()
+        ),
+    )
 )
 
 _ENGINES = (SlipstreamEngine, VllmEngine, ExternalEngine)
@@ -171,7 +184,7 @@ _DRAFT = (
         _absent(name, f"{_WITH_SOURCE} || self.kind == 'mtp' && has(self.source)", "with this draft kind")
         for name in ("source", "revision", "tokenizer")
     ),
-    _SOURCE,
+    *_SOURCES,
 )
 
 _ARM = (
@@ -287,7 +300,7 @@ _ROLLBACK = (
 
 RULES: Mapping[type, tuple[Rule, ...]] = {
     ModelPairSpec: _PAIR,
-    Target: (_SOURCE,),
+    Target: _SOURCES,
     Draft: _DRAFT,
     ExternalArm: _ARM,
     PlainServers: _PLAIN_SERVERS,

@@ -10,7 +10,7 @@ import msgspec
 
 from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.objects import ModelPair
-from slipstream_core.manifest.triton_model import located
+from slipstream_core.manifest.sources import located
 
 SCHEDULER = "slipstream_vllm.Scheduler"
 _NGRAM_TOKENS = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair
-from slipstream_core.manifest.triton_model import EMBEDDED, located
+from slipstream_core.manifest.sources import EMBEDDED, REMOTE, located
 
 
 def check_folders(pair: ModelPair, sources: Path) -> None:
     """Raises CommandError if a folder that `pair` names is missing or incomplete."""
     for field, source, needed in _named_folders(pair):
+        if source.startswith(REMOTE):
+            where = f"ModelPair/{pair.metadata.name}: spec.{field}"
+            raise CommandError(f"{where}: {source} is for a cluster; here, download it and name its folder")
         folder = Path(located(source, sources))
         if not source.startswith(EMBEDDED) and not (folder / needed).is_file():
             what = f"there is no {needed} in" if folder.is_dir() else "there is no folder"

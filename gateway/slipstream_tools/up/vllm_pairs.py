@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair, RoutingTable, VllmEngine
-from slipstream_core.manifest.triton_model import EMBEDDED, EMBEDDED_THREADS, located
+from slipstream_core.manifest.sources import EMBEDDED, located
+from slipstream_core.manifest.triton_model import EMBEDDED_THREADS
 from slipstream_core.manifest.vllm_command import Speculation, engine_arguments, speculation_of
 
 from slipstream_tools.up.checkpoint_folders import check_folders

@@ -7,7 +7,7 @@ from typing import Any
 
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
-from slipstream_core.manifest.triton_model import EMBEDDED
+from slipstream_core.manifest.sources import EMBEDDED
 
 from slipstream_operator.children.budget import disruption_budget
 from slipstream_operator.children.deployment import deployment

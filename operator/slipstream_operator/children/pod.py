@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from slipstream_core.manifest.naming import child_name
 from slipstream_core.manifest.objects import ModelPair
-from slipstream_core.manifest.serving import Serving, Storage
+from slipstream_core.manifest.serving import Serving
 
 from slipstream_operator.children.hashes import template_annotations
 from slipstream_operator.children.identity import TRITON, VLLM, Owner, labels, selector
@@ -18,9 +18,10 @@ from slipstream_operator.children.repository import repository_mount, repository
 from slipstream_operator.children.security import pod_security
 from slipstream_operator.children.triton import triton_container
 from slipstream_operator.children.vllm import vllm_container
+from slipstream_operator.children.weights import weights_container, weights_mounts, weights_volumes
 from slipstream_operator.types import ServingDefaults
 
-_SHM, _TMP, _WEIGHTS = "shm", "tmp", "weights"
+_SHM, _TMP = "shm", "tmp"
 # Triton and the process that runs the engine exchange tensors there, and so do the GPUs' processes of vLLM by NCCL; a
 # container's own 64 MiB are too few.
 _SHM_SIZES = {TRITON.name: "256Mi", VLLM.name: "8Gi"}
@@ -50,7 +51,7 @@ def pod_template(
 
 def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: str | None) -> dict[str, Any]:
     serving = pair.spec.serving or Serving()
-    weights = _weights_mounts(serving.storage)
+    weights = weights_mounts(pair)
     mounts = [{"name": _SHM, "mountPath": "/dev/shm"}, _TMP_MOUNT, *weights]  # nosec B108
     spec: dict[str, Any] = {
         "serviceAccountName": child_name(pair.metadata.name),
@@ -59,17 +60,20 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
         "terminationGracePeriodSeconds": grace_period_s(serving),
         "securityContext": pod_security(),
         "topologySpreadConstraints": _spread(owner),
-        "volumes": [*_scratch_volumes(owner), *_weights_volumes(serving.storage)],
+        "volumes": [*_scratch_volumes(owner), *weights_volumes(pair)],
     }
-    if owner.software is VLLM:
-        image = serving.image or defaults.vllm_image
+    is_vllm = owner.software is VLLM
+    image = serving.image or (defaults.vllm_image if is_vllm else defaults.image)
+    before = [weights_container(pair, image=image, scratch=_TMP_MOUNT)]
+    if is_vllm:
         spec["containers"] = [vllm_container(pair, image=image, mounts=mounts, rank=rank)]
-        return spec | _placement(serving)
-    image = serving.image or defaults.image
-    spec["volumes"].insert(0, repository_volume(child_name(pair.metadata.name)))
-    spec["containers"] = [triton_container(pair, image=image, mounts=[repository_mount(pair), *mounts])]
-    if has_draft_model(pair):
-        spec["initContainers"] = [preflight_container(pair, image=image, mounts=[_TMP_MOUNT, *weights])]
+    else:
+        spec["volumes"].insert(0, repository_volume(child_name(pair.metadata.name)))
+        spec["containers"] = [triton_container(pair, image=image, mounts=[repository_mount(pair), *mounts])]
+        if has_draft_model(pair):
+            before.append(preflight_container(pair, image=image, mounts=[_TMP_MOUNT, *weights]))
+    if found := [container for container in before if container is not None]:
+        spec["initContainers"] = found
     return spec | _placement(serving)
 
 
@@ -111,13 +115,3 @@ def _scratch_volumes(owner: Owner) -> list[dict[str, Any]]:
         {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": _SHM_SIZES[owner.software.name]}},
         {"name": _TMP, "emptyDir": {"sizeLimit": _TMP_SIZE}},
     ]
-
-
-def _weights_volumes(storage: Storage | None) -> list[dict[str, Any]]:
-    if storage is None:
-        return []
-    return [{"name": _WEIGHTS, "persistentVolumeClaim": {"claimName": storage.claim, "readOnly": True}}]
-
-
-def _weights_mounts(storage: Storage | None) -> list[dict[str, Any]]:
-    return [] if storage is None else [{"name": _WEIGHTS, "mountPath": storage.mount_path, "readOnly": True}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from slipstream_core.manifest.engines import SlipstreamEngine
@@ -9,6 +10,7 @@ from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import EnvVar, Resources, Serving
 
 GPU = "nvidia.com/gpu"
+HUB_TOKEN = "HF_TOKEN"  # nosec B105 # the name of a variable
 
 _OF_NODES = ("cpu", "memory", "ephemeral-storage")
 # If the image requests it, NVIDIA's container runtime gives all GPUs to a container that requests none.
@@ -37,9 +39,16 @@ def gpus_of(pair: ModelPair) -> int:
 
 
 def server_environment(pair: ModelPair) -> list[dict[str, Any]]:
-    """The environment of the server's container, with the pair's own variables."""
+    """The environment of the server's container, with the pair's own variables. The token of a model hub is only for
+    the download."""
     serving = pair.spec.serving or Serving()
-    return [*environment(gpu=gpus_of(pair) > 0), *map(_variable, serving.env)]
+    variables = [variable for variable in serving.env if variable.name != HUB_TOKEN]
+    return [*environment(gpu=gpus_of(pair) > 0), *variables_of(variables)]
+
+
+def variables_of(variables: Iterable[EnvVar]) -> list[dict[str, Any]]:
+    """The pair's own variables in the form of a container."""
+    return [_variable(variable) for variable in variables]
 
 
 def environment(*, gpu: bool) -> list[dict[str, str]]:

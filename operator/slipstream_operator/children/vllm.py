@@ -9,7 +9,7 @@ from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.naming import HTTP_PORT_NAME
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import Serving
-from slipstream_core.manifest.triton_model import located
+from slipstream_core.manifest.sources import located
 from slipstream_core.manifest.vllm_command import SCHEDULER, engine_arguments, speculation_of
 
 from slipstream_operator.children.identity import VLLM

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from slipstream_core.vllm_log import informative_line
 
-from slipstream_operator.children import PREFLIGHT_CONTAINER, WEIGHTS_ANNOTATION
+from slipstream_operator.children import PREFLIGHT_CONTAINER, WEIGHTS_ANNOTATION, WEIGHTS_CONTAINER
 from slipstream_operator.types import KubeObject
 
 MAX_QUOTED_CHARS = 600
@@ -23,7 +23,18 @@ _TELLING = (
     re.compile(r"TritonModelException: (?P<why>.+?)(?:\\n|\n|$)"),
     re.compile(r"failed to load '[^']+' version \d+: (?P<why>.+)"),
     re.compile(r"^error: (?P<why>.+)", re.MULTILINE),
+    re.compile(r"^Error: (?P<why>.+)", re.MULTILINE),  # of the program `hf`
 )
+
+
+# Messages of the program `hf`, and what they mean.
+_OF_THE_HUB = (
+    (re.compile(r"Access denied|requires approval|Invalid user token|[Uu]nauthorized"), "WeightsDenied"),
+    (re.compile(r"Revision not found|^Error: Model '.*' not found", re.MULTILINE), "WeightsNotFound"),
+    (re.compile(r"No space left on device|Not enough free disk space|Disk quota exceeded"), "DiskFull"),
+    (re.compile(r"Local entry not found|Connection|Name or service not known|timed out|Network"), "WeightsUnreachable"),
+)
+_WITHOUT_TOKEN = "; a private model needs HF_TOKEN in spec.serving.env"  # nosec B105 # a message
 
 
 class PodReason(StrEnum):
@@ -31,12 +42,18 @@ class PodReason(StrEnum):
 
     CLAIM_NOT_FOUND = "ClaimNotFound"
     IMAGE_PULL_FAILED = "ImagePullFailed"
+    WEIGHTS_DENIED = "WeightsDenied"
+    WEIGHTS_NOT_FOUND = "WeightsNotFound"
+    WEIGHTS_UNREACHABLE = "WeightsUnreachable"
+    DISK_FULL = "DiskFull"
+    WEIGHTS_FAILED = "WeightsFailed"
     PREFLIGHT_FAILED = "PreflightFailed"
     OUT_OF_MEMORY = "OutOfMemory"
     CRASH_LOOP = "CrashLoop"
     CONTAINER_FAILED = "ContainerFailed"
     UNSCHEDULABLE = "Unschedulable"
     EVICTED = "Evicted"
+    DOWNLOADING_WEIGHTS = "DownloadingWeights"
 
 
 class PodProblem(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,9 +105,24 @@ def _problems(pod: KubeObject) -> Iterator[PodProblem]:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield _unscheduled(pod, condition.get("message") or condition.get("reason") or "no message")
     for status in _statuses(pod, "initContainerStatuses"):
-        yield from _container_problems(pod, status, crashed=PodReason.PREFLIGHT_FAILED)
+        if status.get("name") == WEIGHTS_CONTAINER:
+            yield from _download_problems(pod, status)
+        else:
+            yield from _container_problems(pod, status, crashed=PodReason.PREFLIGHT_FAILED)
     for status in _statuses(pod, "containerStatuses"):
         yield from _container_problems(pod, status, crashed=PodReason.CRASH_LOOP)
+
+
+def _download_problems(pod: KubeObject, status: dict[str, Any]) -> Iterator[PodProblem]:
+    """The state of the container that downloads weights."""
+    log = (_terminated(status) or {}).get("message") or ""
+    reason = next((PodReason(name) for pattern, name in _OF_THE_HUB if pattern.search(log)), PodReason.WEIGHTS_FAILED)
+    for problem in _container_problems(pod, status, crashed=reason):
+        may_be_private = problem.reason is PodReason.WEIGHTS_NOT_FOUND and "Revision" not in log
+        yield msgspec.structs.replace(problem, message=problem.message + (_WITHOUT_TOKEN if may_be_private else ""))
+    if (running := (status.get("state") or {}).get("running")) is not None:
+        since = running.get("startedAt") or "an unknown time"
+        yield _problem(pod, PodReason.DOWNLOADING_WEIGHTS, f"downloads its weights since {since}")
 
 
 def _unscheduled(pod: KubeObject, message: str) -> PodProblem:

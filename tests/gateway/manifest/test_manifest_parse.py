@@ -89,7 +89,11 @@ def test_the_packaged_manifest_serves_the_embedded_pair() -> None:
         ("spec.target.source", "embedded:tiny", "spec.target.source: must be a folder or one of embedded:target"),
         ("spec.draft", {"kind": "model"}, "spec.draft.source: is required for draft kind model"),
         ("spec.draft", {"kind": "ngram", "source": "x"}, "spec.draft.source: has no effect with draft kind ngram"),
-        ("spec.draft.kind", "eagle", "spec.draft.kind: must be hybrid, model, ngram or none, got 'eagle'"),
+        (
+            "spec.draft.kind",
+            "medusa",
+            "spec.draft.kind: must be eagle, eagle3, hybrid,",
+        ),
         ("spec.engine.kind", "tgi", "spec.engine.kind: must be slipstream, vllm or external, got 'tgi'"),
         (
             "spec.engine.endpoints",

@@ -149,7 +149,7 @@ SAME: list[Callable[[], str]] = [
     lambda: spec_hash(pair(killSwitch=False), policy(killSwitch=True)),
     lambda: spec_hash(pair(), policy(enabled=False)),
     lambda: spec_hash(pair(), policy(retryToken="again")),
-    lambda: spec_hash(pair(serving={"replicas": 9, "gpus": 2, "nodeSelector": {"a": "b"}}), policy()),
+    lambda: spec_hash(pair(serving={"replicas": 9, "gpus": 0, "nodeSelector": {"a": "b"}}), policy()),
     lambda: spec_hash(pair(maxDraftTokens=8), policy(margin=0.02, analysis={"minSamples": 200}, thresholds={})),
 ]
 OTHER: list[Callable[[], str]] = [

@@ -1,0 +1,81 @@
+"""Where checkpoints come from: a folder, Slipstream's own package, or, in a cluster, a hub, an image or a volume."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import PurePath
+from typing import NamedTuple
+
+EMBEDDED = "embedded:"
+EMBEDDED_SOURCES = ("embedded:target", "embedded:draft", "embedded:smollm2-eagle")
+HUB, IMAGE, CLAIM = "hf://", "oci://", "pvc://"
+REMOTE = (HUB, IMAGE, CLAIM)
+REMOTE_ROOT = PurePath("/weights")
+"""The parent of the mount paths of images and of other claims than that of the pair's storage."""
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+FORMS = {
+    HUB: (rf"^hf://{_NAME}/{_NAME}@{_NAME}$", "hf://ORGANISATION/NAME@REVISION"),
+    IMAGE: (r"^oci://[A-Za-z0-9][A-Za-z0-9._/:@-]*$", "oci://REFERENCE"),
+    CLAIM: (rf"^pvc://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/{_NAME})*$", "pvc://CLAIM/FOLDER"),
+}
+"""The pattern and the form of each remote scheme. All parts are safe in paths and in a shell."""
+
+
+class HubModel(NamedTuple):
+    """A repository of a model hub at a fixed revision."""
+
+    repository: str
+    revision: str
+
+
+def hub_model(source: str) -> HubModel | None:
+    """The model of a valid source of the form `hf://`; None for others."""
+    if not source.startswith(HUB):
+        return None
+    repository, _, revision = source.removeprefix(HUB).partition("@")
+    return HubModel(repository, revision)
+
+
+def claim_of(source: str) -> str | None:
+    """The PersistentVolumeClaim of a source of the form `pvc://`; None for others."""
+    return source.removeprefix(CLAIM).partition("/")[0] if source.startswith(CLAIM) else None
+
+
+def image_of(source: str) -> str | None:
+    """The reference of a source of the form `oci://`; None for others."""
+    return source.removeprefix(IMAGE) if source.startswith(IMAGE) else None
+
+
+def form_problem(source: str) -> str | None:
+    """The form that `source` should have; None if it has a valid one."""
+    if source.startswith(EMBEDDED):
+        return None if source in EMBEDDED_SOURCES else f"a folder or one of {', '.join(EMBEDDED_SOURCES)}"
+    for scheme, (pattern, form) in FORMS.items():
+        if source.startswith(scheme):
+            return None if re.fullmatch(pattern, source) else form
+    return None
+
+
+def located(source: str, folder: PurePath) -> str:
+    """The path of `source`, with a relative folder joined to `folder`; `embedded:...` stays unchanged."""
+    if source.startswith(EMBEDDED):
+        return source
+    if (model := hub_model(source)) is not None:
+        return str(folder / "hf" / model.repository / model.revision)
+    if (claim := claim_of(source)) is not None:
+        return str(claim_folder(claim) / source.removeprefix(f"{CLAIM}{claim}").lstrip("/"))
+    if (image := image_of(source)) is not None:
+        return str(image_folder(image))
+    return str(folder / source)
+
+
+def claim_folder(claim: str) -> PurePath:
+    """The mount path of a claim that a source names."""
+    return REMOTE_ROOT / "claims" / claim
+
+
+def image_folder(reference: str) -> PurePath:
+    """The mount path of an image that a source names."""
+    return REMOTE_ROOT / "images" / hashlib.sha256(reference.encode()).hexdigest()[:16]
