@@ -151,7 +151,7 @@ def test_a_server_of_several_nodes_is_a_group():
     made = children(pair_object(GROUP_SPEC), has_leader_worker_sets=True)
     assert list(made) == ["ServiceAccount", "Service", "PodDisruptionBudget", "LeaderWorkerSet"]
     group = made["LeaderWorkerSet"]
-    assert (group["apiVersion"], group["metadata"]["name"]) == ("leaderworkerset.x-k8s.io/v1", "slipstream-acme")
+    assert (group["apiVersion"], group["metadata"]["name"]) == ("leaderworkerset.x-k8s.io/v1", "slipstream-acme-group")
     templates = group["spec"]["leaderWorkerTemplate"]
     assert templates["size"] == 2
     assert templates["restartPolicy"] == "RecreateGroupOnPodRestart"
@@ -186,3 +186,34 @@ def test_pods_of_a_group_connect_to_each_other():
 def test_a_cluster_without_leader_worker_sets_gets_no_group():
     assert "LeaderWorkerSet" not in children(pair_object(GROUP_SPEC))
     assert "Deployment" not in children(pair_object(GROUP_SPEC))
+
+
+def test_a_group_and_its_service_have_different_names():
+    """A LeaderWorkerSet comes with a Service of its own name, for pods that are not ready."""
+    for name in ("acme", "a" * 63):
+        made = children(pair_object(GROUP_SPEC, name=name), has_leader_worker_sets=True)
+        group = made["LeaderWorkerSet"]["metadata"]["name"]
+        assert group != made["Service"]["metadata"]["name"]
+        assert len(group) <= 40
+
+
+def test_a_group_has_the_pairs_labels_and_stays_together():
+    serving = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}, "annotations": {"example.com/rack": "yes"}}
+    made = children(pair_object(GROUP_SPEC, serving=serving), has_leader_worker_sets=True)
+    metadata = made["LeaderWorkerSet"]["metadata"]
+    assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert metadata["annotations"] == {"example.com/rack": "yes"}
+    templates = made["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+    [zone, _] = templates["leaderTemplate"]["spec"]["topologySpreadConstraints"]
+    assert zone["labelSelector"]["matchLabels"]["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
+    assert "topologySpreadConstraints" not in templates["workerTemplate"]["spec"]
+
+
+def test_a_variable_of_the_pair_replaces_a_default():
+    environment = server(vllm_pair(serving={"env": [{"name": "DO_NOT_TRACK", "value": "0"}]}))["env"]
+    assert [each for each in environment if each["name"] == "DO_NOT_TRACK"] == [{"name": "DO_NOT_TRACK", "value": "0"}]
+
+
+def test_without_serving_a_server_gets_the_gpus_that_vllm_uses():
+    container = server(vllm_pair(engine={"tensorParallelSize": 4}, serving=None))
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "4"}

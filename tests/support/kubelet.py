@@ -171,6 +171,8 @@ class VllmKubelet(Kubelet):
     def roll_out_group(self, group: JSON) -> None:
         """Runs a LeaderWorkerSet with one group until it is ready."""
         templates, name = group["spec"]["leaderWorkerTemplate"], group["metadata"]["name"]
+        # LeaderWorkerSet's controller makes a Service of its name, for pods that are not ready.
+        assert not self._client.exists(f"{self._core}/services/{name}")
         pods = []
         for index in range(templates["size"]):
             template = templates["workerTemplate" if index else "leaderTemplate"]
@@ -182,7 +184,7 @@ class VllmKubelet(Kubelet):
         for pod in pods:
             self._say_ready(pod, None)
         self._say_rolled_out(group, "leaderworkerset.x-k8s.io/v1", "leaderworkersets")
-        self._say_endpoint(name)
+        self._say_endpoint(name.removesuffix("-group"))
 
     def _start(self, pod: JSON, variables: Mapping[str, str]) -> None:
         """Starts the pod's container; `variables` are those that its controller sets."""

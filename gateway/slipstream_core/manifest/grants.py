@@ -17,6 +17,7 @@ from slipstream_core.errors import CommandError, ManifestError
 from slipstream_core.file_reading import read_regular
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.engines import ExternalEngine, VllmEngine
+from slipstream_core.manifest.naming import child_name
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.parse import MAX_BYTES, read_documents
 from slipstream_core.settings import Grants, KeyGrant
@@ -91,7 +92,12 @@ def _uses(pair: ModelPair) -> Iterator[_Use]:
         places = {f"spec.engine.arms.{name}": getattr(engine.arms, name) for name in ("plain", "speculative")}
     for path, servers in places.items():
         if servers is not None and servers.api_key_env is not None:
-            yield _Use(path, servers.api_key_env, servers.endpoints)
+            yield _Use(path, servers.api_key_env, servers.endpoints or (_own_service(pair),))
+
+
+def _own_service(pair: ModelPair) -> str:
+    """The address of the Service of servers that the operator runs, whose pods the namespace may change."""
+    return f"http://{child_name(pair.metadata.name)}.{pair.metadata.namespace}.svc"
 
 
 def _is_host_granted(endpoint: str, grant: KeyGrant) -> bool:

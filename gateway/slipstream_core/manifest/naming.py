@@ -15,6 +15,7 @@ GRPC_PORT_NAME = "grpc"
 HTTP_PORT_NAME = "http"
 
 _LONGEST = 63  # a DNS label, as Kubernetes requires of a Service's name
+_LONGEST_GROUP = 40
 _DIGEST_CHARS = 8
 
 
@@ -28,11 +29,18 @@ def child_name(pair: str) -> str:
     return name if len(name) <= _LONGEST else _shortened(name)
 
 
+def group_name(pair: str) -> str:
+    """The name of the LeaderWorkerSet of `pair`. Not that of the other children, because a LeaderWorkerSet comes with a
+    Service of its own name. It is short, because names and labels of pods add to it."""
+    name = f"slipstream-{pair}-group"
+    return name if len(name) <= _LONGEST_GROUP else _shortened(name, _LONGEST_GROUP)
+
+
 def label_value(text: str) -> str:
     """`text` as the value of a label: unchanged if it is short enough, else cut and with a hash at its end."""
     return text if len(text) <= _LONGEST else _shortened(text)
 
 
-def _shortened(text: str) -> str:
+def _shortened(text: str, longest: int = _LONGEST) -> str:
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
-    return f"{text[: _LONGEST - _DIGEST_CHARS - 1].rstrip('-.')}-{digest}"
+    return f"{text[: longest - _DIGEST_CHARS - 1].rstrip('-.')}-{digest}"

@@ -27,7 +27,7 @@ from slipstream_core.manifest.objects import (
 )
 from slipstream_core.manifest.serving import EnvVar, Resources, Serving, Toleration
 from slipstream_core.manifest.sources import form_problem
-from slipstream_core.manifest.vllm_command import set_by_field, set_by_slipstream
+from slipstream_core.manifest.vllm_command import is_short, set_by_field, set_by_slipstream
 
 OF_STARTED_VLLM = (  # the fields of vLLM's engine for servers that are started
     "tensor_parallel_size",
@@ -38,7 +38,10 @@ OF_STARTED_VLLM = (  # the fields of vLLM's engine for servers that are started
     "max_num_seqs",
     "arguments",
 )
-OWN_VARIABLES = ("HOME", "NVIDIA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "VLLM_PLUGINS")
+OWN_VARIABLES = ("HOME", "NVIDIA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "VLLM_PLUGINS", "VLLM_HOST_IP")
+OWN_LABELS = tuple(f"app.kubernetes.io/{name}" for name in ("name", "part-of", "component", "managed-by"))
+OWN_PREFIX = "slipstream.dev"  # of labels and annotations
+OF_GROUPS = "LWS_"  # the beginning of LeaderWorkerSet's own
 _SUFFIXES = {
     "": Decimal(1),
     "m": Decimal("0.001"),
@@ -79,7 +82,7 @@ def _check_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
     yield from _check_endpoints(engine.endpoints, protocol, "spec.engine.endpoints")
     if spec.draft is not None and spec.draft.kind == "hybrid":
         yield Problem("spec.draft.kind", "hybrid is for engine kind slipstream: vLLM has one draft")
-    if spec.draft is not None and spec.draft.tokenizer is not None:
+    if spec.draft is not None and spec.draft.tokenizer is not None and not engine.endpoints:
         message = "has no effect with engine kind vllm, which uses the tokenizer in spec.draft.source; leave it out"
         yield Problem("spec.draft.tokenizer", message)
     yield from _check_started_vllm(spec, engine)
@@ -102,7 +105,11 @@ def _check_started_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Pro
             yield Problem("spec.serving", f"has no effect with {without}, leave it out")
         return
     for index, argument in enumerate(engine.arguments):
-        if set_by_slipstream(argument):
+        if is_short(argument):
+            yield Problem(
+                f"spec.engine.arguments[{index}]", f"must be the long form of an argument, got {show(argument)}"
+            )
+        elif set_by_slipstream(argument):
             yield Problem(
                 f"spec.engine.arguments[{index}]", f"is set by Slipstream, leave it out, got {show(argument)}"
             )
@@ -229,16 +236,15 @@ def _check_serving(serving: Serving) -> Iterator[Problem]:
 def _check_variable(variable: EnvVar, path: str, earlier: Sequence[str]) -> Iterator[Problem]:
     if (variable.value is None) == (variable.secret is None):
         yield Problem(path, "needs either value or secret")
-    if variable.name in OWN_VARIABLES:
+    if variable.name in OWN_VARIABLES or variable.name.startswith(OF_GROUPS):
         yield Problem(f"{path}.name", f"is set by Slipstream, leave it out, got {show(variable.name)}")
     if variable.name in earlier:
         yield Problem(f"{path}.name", f"is listed twice: {show(variable.name)}")
 
 
 def _is_reserved(name: str) -> bool:
-    """Whether a label or annotation is Slipstream's own."""
-    prefix, _, _ = name.rpartition("/")
-    return prefix == "app.kubernetes.io" or f".{prefix}".endswith((".slipstream.dev", ".leaderworkerset.sigs.k8s.io"))
+    """Whether a label or annotation is one that Slipstream sets."""
+    return name in OWN_LABELS or name.startswith(f"{OWN_PREFIX}/")
 
 
 def _check_toleration(toleration: Toleration, path: str) -> Iterator[Problem]:

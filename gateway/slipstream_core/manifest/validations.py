@@ -29,7 +29,14 @@ from slipstream_core.manifest.objects import (
     SpeculationPolicySpec,
     Target,
 )
-from slipstream_core.manifest.pair_rules import OF_STARTED_VLLM, OWN_VARIABLES, camel
+from slipstream_core.manifest.pair_rules import (
+    OF_GROUPS,
+    OF_STARTED_VLLM,
+    OWN_LABELS,
+    OWN_PREFIX,
+    OWN_VARIABLES,
+    camel,
+)
 from slipstream_core.manifest.rollout import MAX_SECONDS, MAX_STEPS, Rollback, Rollout, Thresholds
 from slipstream_core.manifest.serving import EnvVar, Serving, Toleration
 from slipstream_core.manifest.sources import EMBEDDED_SOURCES, FORMS
@@ -134,7 +141,7 @@ _PAIR = (
         f"draft.kind {', '.join(DRAFTS_OF_VLLM)} are for engine kind vllm",
     ),
     Rule(
-        "!has(self.draft) || !has(self.draft.tokenizer) || self.engine.kind != 'vllm'",
+        f"!has(self.draft) || !has(self.draft.tokenizer) || self.engine.kind != 'vllm' || !{_NO_ENDPOINTS}",
         "draft.tokenizer has no effect with engine kind vllm, which uses the tokenizer in draft.source; leave it out",
     ),
     *(
@@ -222,15 +229,16 @@ _TOLERATION = (
 _ENV_VAR = (
     Rule("has(self.value) != has(self.secret)", "needs either value or secret"),
     Rule(
-        f"!(self.name in {list(OWN_VARIABLES)})", f"name must be none that Slipstream sets: {', '.join(OWN_VARIABLES)}"
+        f"!(self.name in {list(OWN_VARIABLES)}) && !self.name.startsWith('{OF_GROUPS}')",
+        f"name must be none that Slipstream sets: {', '.join(OWN_VARIABLES)}",
     ),
 )
 
 _SERVING = (
     *(
         Rule(
-            f"!has(self.{field}) || self.{field}.all(key, !key.startsWith('app.kubernetes.io/') && "
-            "!key.matches('^([^/]+[.])?(slipstream[.]dev|leaderworkerset[.]sigs[.]k8s[.]io)/'))",
+            f"!has(self.{field}) || self.{field}.all(key, !(key in {list(OWN_LABELS)}) && "
+            f"!key.startsWith('{OWN_PREFIX}/'))",
             f"{field} must have none that Slipstream sets",
         )
         for field in ("labels", "annotations")

@@ -30,9 +30,14 @@ _OWN = (
     "--nnodes",
     "--node-rank",
     "--master-addr",
-    "--data-parallel-size",
+    "--master-port",
     "--shutdown-timeout",
+    "--distributed-executor-backend",
+    "--root-path",
+    "--omni",
 )
+# Beginnings of names: other ways to listen, and to spread over GPUs and nodes that the operator does not count.
+_OWN_FAMILIES = ("--data-parallel", "--prefill-context-parallel", "--decode-context-parallel", "--ssl-", "--grpc")
 _FIELDS = {
     "--tensor-parallel-size": "tensorParallelSize",
     "--pipeline-parallel-size": "pipelineParallelSize",
@@ -41,15 +46,7 @@ _FIELDS = {
     "--max-model-len": "maxModelLen",
     "--max-num-seqs": "maxNumSeqs",
 }
-_SHORT = {
-    "-sc": "--speculative-config",
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-q": "--quantization",
-    "-n": "--nnodes",
-    "-r": "--node-rank",
-    "-dp": "--data-parallel-size",
-}
+_SHORT = {"-sc": "--speculative-config"}  # that `slipstream up` has to refuse
 
 
 def engine_arguments(engine: VllmEngine) -> list[str]:
@@ -98,7 +95,13 @@ def speculation_of(pair: ModelPair, folder: PurePath) -> Speculation | None:
 
 def set_by_slipstream(argument: str) -> bool:
     """Whether Slipstream itself sets `argument`, so that nobody else may. False for values."""
-    return _sets(argument, _OWN)
+    return _sets(argument, _OWN) or argument.replace("_", "-").startswith(_OWN_FAMILIES)
+
+
+def is_short(argument: str) -> bool:
+    """Whether `argument` is a short form, such as `-tp`: vLLM has many, also with the value attached. A number is a
+    value."""
+    return argument.startswith("-") and not argument.startswith("--") and not argument[1:2].isdigit()
 
 
 def set_by_field(argument: str) -> str | None:

@@ -37,5 +37,6 @@ async def serving_envoy(services: Services, settings: GatewaySettings) -> AsyncI
             shared=settings.workers > 1,
             drain_s=limits.drain_s,
             max_body_bytes=limits.max_body_bytes,
+            max_bodies_bytes=limits.max_bodies_bytes,
         ):
             yield

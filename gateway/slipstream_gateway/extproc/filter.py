@@ -20,6 +20,7 @@ from slipstream_gateway.extproc.messages import METHOD, BodySendMode, Processing
 from slipstream_gateway.extproc.replies import header_value
 from slipstream_gateway.grpc_server.call import Call
 from slipstream_gateway.grpc_server.server import serving as grpc_serving
+from slipstream_gateway.grpc_server.status import CallFailed, Status
 from slipstream_gateway.upstreams.carrier import CARRIER
 
 _SPARE_BYTES = 64 * 1024 * 1024  # for bodies above the limit, which get an answer, and for headers
@@ -142,14 +143,25 @@ async def _watched(exchange: Exchange, answer: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(
-    processor: ExternalProcessor, address: str, *, shared: bool, drain_s: float, max_body_bytes: int
+    processor: ExternalProcessor,
+    address: str,
+    *,
+    shared: bool,
+    drain_s: float,
+    max_body_bytes: int,
+    max_bodies_bytes: int,
 ) -> AsyncIterator[None]:
     """Serves `processor` on `address` (`host:port` or `unix:path`) while the context is open. `shared`: other processes
     serve the same port. On exit open streams have `drain_s` to end. Raises `OSError` if the address is not
     available."""
     limit = max_body_bytes + _SPARE_BYTES
     async with grpc_serving(
-        {METHOD: processor.process}, address, shared=shared, drain_s=drain_s, max_message_bytes=limit
+        {METHOD: processor.process},
+        address,
+        shared=shared,
+        drain_s=drain_s,
+        max_message_bytes=limit,
+        max_held_bytes=max_bodies_bytes + _SPARE_BYTES,
     ):
         yield
 
@@ -166,8 +178,8 @@ class _Messages:
             return None
         try:
             return ProcessingRequest.FromString(data)
-        except DecodeError:
-            return None  # not Envoy
+        except DecodeError as exc:  # to end the stream would let the request pass
+            raise CallFailed(Status.INTERNAL, "a message cannot be decoded") from exc
 
     async def write(self, message: Any) -> None:
         await self._call.write(message.SerializeToString())

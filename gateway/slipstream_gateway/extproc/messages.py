@@ -34,7 +34,7 @@ OVERWRITE = 2
 
 # By message: its fields as "name number type"; "*" repeats the type, a name after it is that of its oneof.
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    "HeaderValue": ("key 1 string", "value 2 string", "raw_value 3 bytes"),
+    "HeaderValue": ("key 1 string", "value 2 bytes", "raw_value 3 bytes"),  # a value need not be UTF-8
     "HeaderMap": ("headers 1 *HeaderValue",),
     "HeaderValueOption": ("header 1 HeaderValue", "append_action 3 int32"),
     "HeaderMutation": ("set_headers 1 *HeaderValueOption", "remove_headers 2 *string"),

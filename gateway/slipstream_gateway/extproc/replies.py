@@ -99,4 +99,4 @@ def header_option(name: str, value: bytes) -> Any:
 
 def header_value(header: Any) -> bytes:
     """Envoy writes `raw_value`; other data planes may write `value`."""
-    return bytes(header.raw_value) or header.value.encode("latin-1", "replace")
+    return bytes(header.raw_value or header.value)

@@ -117,12 +117,13 @@ class Response:
     async def _drain(self) -> None:
         """Waits for the end of the server's response, which Envoy expects before that of the client's; not for long,
         because a server may go on after the gateway has given up on it."""
+        deadline_s = asyncio.get_running_loop().time() + _DRAIN_S
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_S):
-                while not self._ended:
-                    await self._flush()
+            while not self._ended:
+                await self._flush()  # must not be cut off in the middle of a message
+                async with asyncio.timeout_at(deadline_s):
                     message = await self._read()
-                    self._ended = message is None or _is_last(message)
+                self._ended = message is None or _is_last(message)
 
     async def _flush(self, *, is_last: bool = False) -> None:
         """Answers the last part of the body with what is to be sent."""

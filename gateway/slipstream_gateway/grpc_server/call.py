@@ -6,7 +6,8 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from slipstream_gateway.grpc_server.frames import FRAME_BYTES, RESPONSE_HEAD, BrokenProtocol, ErrorCode, Flag, FrameType
+from slipstream_gateway.grpc_server.frames import FRAME_BYTES, BrokenProtocol, ErrorCode, Flag, FrameType, uint32
+from slipstream_gateway.grpc_server.memory import Memory
 from slipstream_gateway.grpc_server.status import CallFailed, Status
 
 RECEIVE_WINDOW_BYTES = 1024 * 1024
@@ -19,6 +20,11 @@ class Link(Protocol):
 
     max_message_bytes: int
     send_window_bytes: int
+    memory: Memory
+
+    def response_head(self) -> bytes:
+        """The header block at the beginning of a call's answer."""
+        ...
 
     def send_frame(self, kind: FrameType, flags: int, stream: int, payload: bytes) -> None: ...
 
@@ -53,6 +59,7 @@ class Call:
         self._messages: deque[bytes] = deque()
         self._partial = bytearray()
         self._ungranted_bytes = 0
+        self._held_bytes = 0
         self._failure: CallFailed | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._has_head = False
@@ -68,11 +75,13 @@ class Call:
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
         message = self._messages.popleft()
+        self._held(-len(message))
         self._grant()
         return message
 
     async def write(self, message: bytes) -> None:
-        """Sends a message once the client's windows take it."""
+        """Sends a message once the client's windows take it. If that is cancelled in the middle of the message, the
+        call ends: the client could not tell the rest of it from another message."""
         if self.is_closed:
             return
         self._send_head()
@@ -82,7 +91,12 @@ class Call:
         while start < size and not self.is_closed:
             part = min(size - start, FRAME_BYTES, link.send_window_bytes, self.send_window_bytes)
             if part <= 0 or link.is_full:
-                await link.writable()
+                try:
+                    await link.writable()
+                except asyncio.CancelledError:
+                    if start:
+                        self.reset()
+                    raise
                 continue
             link.send_window_bytes -= part
             self.send_window_bytes -= part
@@ -99,6 +113,8 @@ class Call:
             raise BrokenProtocol(ErrorCode.STREAM_CLOSED, "a client sent data after its end")
         if self._failure is None:
             self._take(payload)
+        if self._failure is not None:
+            self._drop()
         self.is_half_closed = is_last
         if is_last and self._partial and self._failure is None:
             self._failure = CallFailed(Status.INTERNAL, "the last message is not whole")
@@ -106,9 +122,14 @@ class Call:
         self.wake()
 
     def _take(self, payload: bytes) -> None:
+        self._held(len(payload))
+        if self._link.memory.is_exhausted:
+            self._failure = CallFailed(Status.RESOURCE_EXHAUSTED, "the server holds too many unread bytes")
+            return
         size = len(payload) - _PREFIX_BYTES
         if size >= 0 and not self._partial and payload[:_PREFIX_BYTES] == b"\0" + size.to_bytes(4, "big"):
             self._messages.append(payload[_PREFIX_BYTES:])  # one whole message, as nearly always
+            self._held(-_PREFIX_BYTES)
             return
         partial = self._partial
         partial += payload
@@ -120,13 +141,21 @@ class Call:
                 self._failure = CallFailed(
                     Status.RESOURCE_EXHAUSTED, f"a message has more than {self._link.max_message_bytes} bytes"
                 )
-            if self._failure is not None:
-                partial.clear()
-                return
-            if len(partial) < end:
+            if self._failure is not None or len(partial) < end:
                 return
             self._messages.append(bytes(partial[_PREFIX_BYTES:end]))
+            self._held(-_PREFIX_BYTES)
             del partial[:end]
+
+    def _held(self, size: int) -> None:
+        self._held_bytes += size
+        self._link.memory.held_bytes += size
+
+    def _drop(self) -> None:
+        """Forgets what no handler will read."""
+        self._held(-self._held_bytes)
+        self._messages.clear()
+        self._partial.clear()
 
     def half_close(self) -> None:
         """The client has sent its last message."""
@@ -136,20 +165,31 @@ class Call:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def end(self, status: int, block: bytes) -> None:
-        """Sends the trailers `block`, unless the client has left. Later messages are dropped."""
+    def close(self) -> None:
+        """The client has left. What is written from now on is dropped, and so is what was not read."""
+        self.is_closed = True
+        self._drop()
+
+    def reset(self) -> None:
+        """Ends the call without a status."""
+        if not self.is_closed:
+            self._link.send_frame(FrameType.RST_STREAM, 0, self._stream, uint32(ErrorCode.INTERNAL_ERROR))
+            self.close()
+
+    def end(self, block: bytes) -> None:
+        """Sends the trailers `block`, unless the call has ended. Later messages are dropped."""
         if self.is_closed:
             return
         self._send_head()
         self._link.send_frame(FrameType.HEADERS, Flag.END_HEADERS | Flag.END_STREAM, self._stream, block)
         if not self.is_half_closed:  # the client may stop (RFC 9113, section 8.1)
             self._link.send_frame(FrameType.RST_STREAM, 0, self._stream, bytes(4))
-        self.is_closed = True
+        self.close()
 
     def _send_head(self) -> None:
         if not self._has_head:
             self._has_head = True
-            self._link.send_frame(FrameType.HEADERS, Flag.END_HEADERS, self._stream, RESPONSE_HEAD)
+            self._link.send_frame(FrameType.HEADERS, Flag.END_HEADERS, self._stream, self._link.response_head())
 
     def _grant(self) -> None:
         """Gives the client its window back, but not while messages wait for their reader."""

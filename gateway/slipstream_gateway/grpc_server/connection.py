@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
@@ -12,10 +13,12 @@ from hpack import Decoder, HPACKError
 
 from slipstream_gateway.grpc_server.call import RECEIVE_WINDOW_BYTES, Call
 from slipstream_gateway.grpc_server.frames import (
+    EMPTY_TABLE,
     FRAME_BYTES,
     HEADER,
     LARGEST_WINDOW_BYTES,
     PREFACE,
+    RESPONSE_HEAD,
     WINDOW_BYTES,
     BrokenProtocol,
     ErrorCode,
@@ -28,13 +31,16 @@ from slipstream_gateway.grpc_server.frames import (
     uint32,
     without_padding,
 )
+from slipstream_gateway.grpc_server.memory import Memory
 from slipstream_gateway.grpc_server.status import CallFailed, Status
 
 Handler = Callable[[Call], Awaitable[None]]
 
 _MAX_CALLS = 1024
 _MAX_HEADER_BYTES = 32 * 1024
-_MAX_UNSENT_BYTES = 4 * 1024 * 1024  # of answers to control frames, for a client that reads nothing
+_OUTBOX_BYTES = 256 * 1024  # beyond which calls wait for the next turn of the event loop
+_MAX_UNSENT_BYTES = 4 * 1024 * 1024  # of answers to control frames and refused calls, for a client that reads nothing
+_CLOSE_S = 1.0
 _CONNECTION_WINDOW_BYTES = 64 * 1024 * 1024
 _KEPT_BLOCKS = 64
 _SETTINGS = settings(
@@ -53,8 +59,11 @@ class Connection(asyncio.Protocol):
     What is sent within one turn of the event loop leaves in one system call.
     """
 
-    def __init__(self, handlers: Mapping[str, Handler], connections: set[Connection], max_message_bytes: int) -> None:
+    def __init__(
+        self, handlers: Mapping[str, Handler], connections: set[Connection], max_message_bytes: int, memory: Memory
+    ) -> None:
         self.max_message_bytes = max_message_bytes
+        self.memory = memory
         self.send_window_bytes = WINDOW_BYTES
         self.is_full = False
         self._handlers = handlers
@@ -65,6 +74,10 @@ class Connection(asyncio.Protocol):
         self._has_preface = False
         self._has_settings = False
         self._outbox: list[bytes] = []
+        self._outbox_bytes = 0
+        self._is_paused = False
+        self._has_empty_table = False
+        self._lost: asyncio.Future[None] = self._loop.create_future()
         self._calls: dict[int, Call] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._last_stream = 0
@@ -91,22 +104,24 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self._connections.add(self)
+        if (sock := transport.get_extra_info("socket")) is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that is gone says nothing
         growth = _CONNECTION_WINDOW_BYTES - WINDOW_BYTES
         self._send(_SETTINGS + frame(FrameType.WINDOW_UPDATE, 0, 0, uint32(growth)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
-        self._is_ending = True
-        for stream in list(self._calls):
-            self._abort(stream)
+        self._abort_all()
         self._wake_writers()
+        if not self._lost.done():
+            self._lost.set_result(None)
 
     def pause_writing(self) -> None:
-        self.is_full = True
+        self._is_paused = self.is_full = True
 
     def resume_writing(self) -> None:
-        self.is_full = False
-        self._wake_writers()
+        self._is_paused = False
+        self._set_fullness()
 
     def data_received(self, data: bytes) -> None:
         if self._rest:
@@ -116,9 +131,17 @@ class Connection(asyncio.Protocol):
         except BrokenProtocol as exc:
             _log.warning("A client of the gRPC server broke the protocol: %s", exc)
             self._go_away(exc.code)
+            self._abort_all()
             self._close()
+            self._loop.call_later(_CLOSE_S, self._transport.abort)  # the client may never read the rest
 
     # Call
+
+    def response_head(self) -> bytes:
+        if self._has_empty_table:
+            return RESPONSE_HEAD
+        self._has_empty_table = True
+        return EMPTY_TABLE + RESPONSE_HEAD
 
     def send_frame(self, kind: FrameType, flags: int, stream: int, payload: bytes) -> None:
         self._send(frame(kind, flags, stream, payload))
@@ -134,17 +157,21 @@ class Connection(asyncio.Protocol):
     # Server
 
     async def drain(self, timeout_s: float) -> None:
-        """Takes no more calls, waits for those that run, ends those that take longer, and closes."""
+        """Takes no more calls, waits for those that run and for what they have sent, ends those that take longer, and
+        closes."""
+        deadline_s = self._loop.time() + timeout_s
         self._is_ending = True
         self._go_away(ErrorCode.NO_ERROR)
         if tasks := list(self._tasks.values()):
             await asyncio.wait(tasks, timeout=timeout_s)
-        for stream, call in list(self._calls.items()):
-            call.end(Status.UNAVAILABLE, trailers(Status.UNAVAILABLE, "the server stops"))
-            self._abort(stream)
+        for call in self._calls.values():
+            call.end(trailers(Status.UNAVAILABLE, "the server stops"))
+        self._abort_all()
         if tasks := list(self._tasks.values()):
-            await asyncio.wait(tasks, timeout=1.0)
+            await asyncio.wait(tasks, timeout=_CLOSE_S)
         self._close()
+        await asyncio.wait([self._lost], timeout=max(deadline_s - self._loop.time(), _CLOSE_S))
+        self._transport.abort()
 
     # Frames in
 
@@ -226,7 +253,9 @@ class Connection(asyncio.Protocol):
                 raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a stream has two heads")
             return
         self._last_stream = stream
-        if self._is_ending or len(self._tasks) >= _MAX_CALLS:
+        self._check_unsent()
+        # A call that the client has reset may still be cleaning up: those count as well, but less strictly.
+        if self._is_ending or len(self._calls) >= _MAX_CALLS or len(self._tasks) >= 2 * _MAX_CALLS:
             self.send_frame(FrameType.RST_STREAM, 0, stream, uint32(ErrorCode.REFUSED_STREAM))
             return
         call = self._calls[stream] = Call(self, stream, path, self._stream_window_bytes)
@@ -310,46 +339,65 @@ class Connection(asyncio.Protocol):
     # Calls
 
     async def _run(self, stream: int, call: Call) -> None:
-        status, message = Status.OK, ""
+        status, message = Status.INTERNAL, "internal error"  # of a handler that was cancelled by itself, too
         try:
             handler = self._handlers.get(call.path)
             if handler is None:
                 raise CallFailed(Status.UNIMPLEMENTED, "the method does not exist")
             await handler(call)
+            status, message = Status.OK, ""
         except CallFailed as exc:
             status, message = exc.status, str(exc)
         except Exception:
             _log.exception("A gRPC call failed.")
-            status, message = Status.INTERNAL, "internal error"
         finally:
-            call.end(status, trailers(status, message))
+            call.end(trailers(status, message))
             self._calls.pop(stream, None)
 
     def _abort(self, stream: int) -> None:
         """The client has left a call."""
         call = self._calls.pop(stream, None)
         if call is not None:
-            call.is_closed = True
+            call.close()
             self._tasks[stream].cancel()
             self._wake_writers()
+
+    def _abort_all(self) -> None:
+        self._is_ending = True
+        for stream in list(self._calls):
+            self._abort(stream)
 
     # Frames out
 
     def _answer(self, data: bytes) -> None:
         """Sends the answer to a control frame."""
-        if self._transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
-            raise BrokenProtocol(ErrorCode.ENHANCE_YOUR_CALM, "a client sends control frames and reads no answers")
+        self._check_unsent()
         self._send(data)
+
+    def _check_unsent(self) -> None:
+        if self._transport.get_write_buffer_size() + self._outbox_bytes > _MAX_UNSENT_BYTES:
+            raise BrokenProtocol(ErrorCode.ENHANCE_YOUR_CALM, "a client sends frames and reads no answers")
 
     def _send(self, data: bytes) -> None:
         if not self._outbox:
             self._loop.call_soon(self._flush)
         self._outbox.append(data)
+        self._outbox_bytes += len(data)
+        if self._outbox_bytes > _OUTBOX_BYTES:
+            self.is_full = True
 
     def _flush(self) -> None:
         if self._outbox and not self._transport.is_closing():
             self._transport.write(b"".join(self._outbox))
         self._outbox.clear()
+        self._outbox_bytes = 0
+        if self.is_full:
+            self._set_fullness()
+
+    def _set_fullness(self) -> None:
+        self.is_full = self._is_paused or self._outbox_bytes > _OUTBOX_BYTES
+        if not self.is_full:
+            self._wake_writers()
 
     def _wake_writers(self) -> None:
         writers, self._writers = self._writers, []

@@ -46,6 +46,7 @@ class ErrorCode(IntEnum):
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
     FLOW_CONTROL_ERROR = 3
     STREAM_CLOSED = 5
     FRAME_SIZE_ERROR = 6
@@ -101,6 +102,9 @@ def _string(text: bytes) -> bytes:
     return bytes([len(text)]) + text
 
 
+EMPTY_TABLE = b"\x20"
+"""An update of the encoder's table to size 0. A client may lower the size at any time, which the next header block has
+to confirm (RFC 7541, section 4.2); a table of size 0 needs no more confirmations."""
 RESPONSE_HEAD = b"\x88\x0f\x10" + _string(b"application/grpc")
 """`:status: 200` by its index, and `content-type` by the index of its name, not added to the dynamic table."""
 

@@ -8,19 +8,27 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
 from slipstream_gateway.grpc_server.connection import Connection, Handler
+from slipstream_gateway.grpc_server.memory import Memory
 
 _UNIX = "unix:"
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    handlers: Mapping[str, Handler], address: str, *, shared: bool, drain_s: float, max_message_bytes: int
+    handlers: Mapping[str, Handler],
+    address: str,
+    *,
+    shared: bool,
+    drain_s: float,
+    max_message_bytes: int,
+    max_held_bytes: int,
 ) -> AsyncIterator[None]:
     """Serves `handlers`, by the path of their method, on `address` (`host:port` or `unix:path`) while the context is
-    open. `shared`: other processes serve the same port. On exit open calls have `drain_s` to end. Raises `OSError` if
+    open. `shared`: other processes serve the same port. On exit open calls have `drain_s` to end. All clients
+    together may make the server hold `max_held_bytes` of unread messages. Raises `OSError` if
     the address is not available."""
     connections: set[Connection] = set()
-    connect = partial(Connection, handlers, connections, max_message_bytes)
+    connect = partial(Connection, handlers, connections, max_message_bytes, Memory(max_held_bytes))
     loop = asyncio.get_running_loop()
     if address.startswith(_UNIX):
         server = await loop.create_unix_server(connect, address.removeprefix(_UNIX))
@@ -31,4 +39,5 @@ async def serving(
         yield
     finally:
         server.close()
+        await asyncio.sleep(0)  # connections that were accepted just before
         await asyncio.gather(*(connection.drain(drain_s) for connection in list(connections)))

@@ -155,13 +155,19 @@ def _check_free(address: str) -> None:
         return
     path = Path(address.removeprefix(_UNIX))
     try:
-        if path.is_socket():  # left behind by an earlier process; it is replaced
+        if path.is_socket() and not _is_served(path):  # left behind by an earlier process; it is replaced
             return
         with socket.socket(socket.AF_UNIX) as trial:
             trial.bind(os.fspath(path))
         path.unlink()
     except OSError as exc:
         raise CommandError(f"cannot listen on {address}: {exc.strerror or exc}.") from exc
+
+
+def _is_served(path: Path) -> bool:
+    """Whether a process listens on the socket file `path`."""
+    with socket.socket(socket.AF_UNIX) as trial:
+        return trial.connect_ex(os.fspath(path)) == 0
 
 
 def _shown(listener: socket.socket) -> str:

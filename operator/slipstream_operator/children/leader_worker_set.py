@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from slipstream_core.manifest.naming import group_name
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import Serving
 
@@ -42,4 +43,11 @@ def leader_worker_set(
     replicas = replicas_to_write(serving, live)
     if replicas is not None:
         spec["replicas"] = replicas
-    return child("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", owner, spec=spec)
+    group = child("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", owner, spec=spec)
+    group["metadata"] |= {
+        "name": group_name(owner.name),
+        # Its controller, and queues that admit whole groups, read the pair's own labels and annotations here.
+        "labels": {**serving.labels, **group["metadata"]["labels"]},
+        "annotations": dict(serving.annotations),
+    }
+    return group

@@ -16,8 +16,9 @@ from slipstream_operator.children.lifecycle import grace_period_s
 from slipstream_operator.children.preflight import has_draft_model, preflight_container
 from slipstream_operator.children.repository import repository_mount, repository_volume
 from slipstream_operator.children.security import pod_security
+from slipstream_operator.children.service import LEADER
 from slipstream_operator.children.triton import triton_container
-from slipstream_operator.children.vllm import vllm_container
+from slipstream_operator.children.vllm import LEADER_RANK, vllm_container
 from slipstream_operator.children.weights import weights_container, weights_mounts, weights_volumes
 from slipstream_operator.types import ServingDefaults
 
@@ -59,7 +60,7 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_period_s(serving),
         "securityContext": pod_security(),
-        "topologySpreadConstraints": _spread(owner),
+        **_spread(owner, rank),
         "volumes": [*_scratch_volumes(owner), *weights_volumes(pair)],
     }
     is_vllm = owner.software is VLLM
@@ -96,18 +97,23 @@ def _toleration(toleration: msgspec.Struct) -> dict[str, Any]:
     return {name: part for name, part in value.items() if part is not None}
 
 
-def _spread(owner: Owner) -> list[dict[str, Any]]:
+def _spread(owner: Owner, rank: str | None) -> dict[str, Any]:
     """The preference to spread servers over zones and nodes. It is not a requirement: a badly placed server is better
-    than none."""
-    return [
-        {
-            "maxSkew": 1,
-            "topologyKey": key,
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": selector(owner)},
-        }
-        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
-    ]
+    than none. Of groups only the leaders spread: the pods of one group belong together."""
+    if rank not in (None, LEADER_RANK):
+        return {}
+    selected = selector(owner) | (LEADER if rank is not None else {})
+    return {
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": key,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selected},
+            }
+            for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+        ]
+    }
 
 
 def _scratch_volumes(owner: Owner) -> list[dict[str, Any]]:

@@ -23,8 +23,9 @@ _OPTIONS = {
 
 
 def has_draft_model(pair: ModelPair) -> bool:
-    """Whether there are two tokenizers to compare."""
-    return pair.spec.draft is not None and pair.spec.draft.has_model
+    """Whether there are two tokenizers to compare: layers of the target itself have its own."""
+    draft = pair.spec.draft
+    return draft is not None and draft.has_model and draft.source is not None
 
 
 def preflight_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:

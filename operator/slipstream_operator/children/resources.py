@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from slipstream_core.manifest.engines import SlipstreamEngine
+from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import EnvVar, Resources, Serving
 
@@ -34,21 +35,28 @@ def preflight_resources(pair: ModelPair) -> dict[str, Any]:
 def gpus_of(pair: ModelPair) -> int:
     """The number of GPUs of each server; 0 for an engine that runs on CPUs."""
     engine = pair.spec.engine
-    on_cpu = isinstance(engine, SlipstreamEngine) and engine.device == "cpu"
-    return 0 if on_cpu else (pair.spec.serving or Serving()).gpus
+    if isinstance(engine, SlipstreamEngine) and engine.device == "cpu":
+        return 0
+    if isinstance(engine, VllmEngine) and pair.spec.serving is None:
+        return engine.tensor_parallel_size * engine.pipeline_parallel_size
+    return (pair.spec.serving or Serving()).gpus
 
 
-def server_environment(pair: ModelPair) -> list[dict[str, Any]]:
+def server_environment(pair: ModelPair, defaults: Mapping[str, str] = MappingProxyType({})) -> list[dict[str, Any]]:
     """The environment of the server's container, with the pair's own variables. The token of a model hub is only for
     the download."""
     serving = pair.spec.serving or Serving()
     variables = [variable for variable in serving.env if variable.name != HUB_TOKEN]
-    return [*environment(gpu=gpus_of(pair) > 0), *variables_of(variables)]
+    return [*environment(gpu=gpus_of(pair) > 0), *variables_of(variables, defaults)]
 
 
-def variables_of(variables: Iterable[EnvVar]) -> list[dict[str, Any]]:
-    """The pair's own variables in the form of a container."""
-    return [_variable(variable) for variable in variables]
+def variables_of(
+    variables: Iterable[EnvVar], defaults: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """The pair's own variables in the form of a container, and those of `defaults` that it leaves out."""
+    own = [_variable(variable) for variable in variables]
+    names = {variable["name"] for variable in own}
+    return [*({"name": name, "value": value} for name, value in defaults.items() if name not in names), *own]
 
 
 def environment(*, gpu: bool) -> list[dict[str, str]]:

@@ -38,7 +38,7 @@ def vllm_container(
         "image": image,
         "command": ["vllm", "serve"],
         "args": [*(_verbatim(argument) for argument in _arguments(pair, serving)), *_group_arguments(serving, rank)],
-        "env": [*({"name": name, "value": value} for name, value in _SETTINGS.items()), *server_environment(pair)],
+        "env": server_environment(pair, _SETTINGS),
         **(_listening(serving) if rank in (None, LEADER_RANK) else {}),
         "lifecycle": leave_hook(),
         "securityContext": container_security(),

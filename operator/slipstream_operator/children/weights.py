@@ -82,7 +82,7 @@ def weights_container(pair: ModelPair, *, image: str, scratch: dict[str, Any]) -
         "name": WEIGHTS_CONTAINER,
         "image": image,
         "command": ["sh", "-c", (_SCRIPT + calls).replace("$", "$$")],  # Kubernetes expands $(NAME)
-        "env": [*({"name": name, "value": value} for name, value in _SETTINGS.items()), *variables_of(variables)],
+        "env": variables_of(variables, _SETTINGS),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [scratch, {"name": _VOLUME, "mountPath": str(folder)}],

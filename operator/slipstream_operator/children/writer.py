@@ -10,7 +10,7 @@ import msgspec
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import KubeNotFound, KubeRejected
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL, RELEASE_LABEL, child_name
+from slipstream_core.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL, RELEASE_LABEL, child_name, group_name
 
 from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid
 from slipstream_operator.cluster.comparison import has
@@ -54,15 +54,16 @@ class ChildWriter:
             except (KubeRejected, KubeNotFound, ForeignObject) as exc:
                 problems.append(Problem(f"{child['kind']}/{child['metadata']['name']}", str(exc)))
         keep = {key_of(child) for child in wanted}
-        for child in self._cache.children_of(pair):
+        for child in () if problems else self._cache.children_of(pair):  # else servers would go without others to come
             if (key := key_of(child)) not in keep and key.kind in CHILDREN:
                 writes += await self._delete(key, child)
         return Outcome(writes, tuple(problems))
 
     def forget(self, pair: ObjectKey) -> None:
         """Drop the state of a deleted pair."""
-        for kind in CHILDREN:
-            self._settled.pop(ObjectKey(kind, pair.namespace, child_name(pair.name)), None)
+        names = {child_name(pair.name), group_name(pair.name)}
+        for key in [ObjectKey(kind, pair.namespace, name) for kind in CHILDREN for name in names]:
+            self._settled.pop(key, None)
 
     async def _write(self, pair: KubeObject, child: KubeObject) -> bool:
         """Write a child if it differs. Returns whether a write was necessary."""

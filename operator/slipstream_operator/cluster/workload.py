@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_core.manifest.naming import child_name
+from slipstream_core.manifest.naming import child_name, group_name
 
 from slipstream_operator.cluster.cache import ObjectCache, owner_uid
 from slipstream_operator.cluster.resources import WORKLOADS, Kind, ObjectKey
@@ -11,18 +11,21 @@ from slipstream_operator.types import KubeObject
 
 def workload_of(cache: ObjectCache, pair: ObjectKey, uid: str) -> KubeObject | None:
     """The workload of `pair`, whose object has the uid `uid`; None if there is none, or another owner has it."""
+    names = {Kind.DEPLOYMENT: child_name(pair.name), Kind.LEADER_WORKER_SET: group_name(pair.name)}
     for kind in WORKLOADS:
-        found = cache.get(ObjectKey(kind, pair.namespace, child_name(pair.name)))
+        found = cache.get(ObjectKey(kind, pair.namespace, names[kind]))
         if found is not None and owner_uid(found, Kind.MODEL_PAIR) == uid:
             return found if kind is Kind.DEPLOYMENT else _as_deployment(found)
     return None
 
 
 def _as_deployment(group: KubeObject) -> KubeObject:
-    """A LeaderWorkerSet with the fields of a Deployment that are read here. A group that is ready is available."""
+    """A LeaderWorkerSet with the fields of a Deployment that are read here. A group that is ready is available.
+    Releases without `observedGeneration` count as having seen every change."""
     status, spec = group.get("status") or {}, group["spec"]
+    seen = status.get("observedGeneration", group["metadata"].get("generation", 0) if status else 0)
     return {
         **group,
         "spec": {**spec, "template": spec["leaderWorkerTemplate"]},
-        "status": {**status, "availableReplicas": status.get("readyReplicas", 0)},
+        "status": {**status, "observedGeneration": seen, "availableReplicas": status.get("readyReplicas", 0)},
     }

@@ -54,7 +54,7 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     notes = pair_notes(case.prior, status, ignored=case.ignored)
     children = None
     if case.pair is not None and case.newest.item is not None and not case.problems and not case.is_renamed_now:
-        children = _children(case.pair, observed)
+        children = None if pair_conditions.lacks_kind(case.pair, observed) else _children(case.pair, observed)
     return PairPlan(children=children, status=status, notes=notes, next_look_s=_next_look_s(case, holder))
 
 

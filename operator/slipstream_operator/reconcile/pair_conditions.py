@@ -155,6 +155,8 @@ def tokenizer_compatible(
     """
     if pair is None or not has_servers(pair):
         return Finding("Unknown", PairReason.NOT_CHECKED, "the tokenizers of external servers are not compared")
+    if isinstance(pair.spec.engine, VllmEngine) and has_draft_model(pair):
+        return Finding("Unknown", PairReason.NOT_CHECKED, "servers of vLLM do not compare tokenizers")
     if not has_draft_model(pair):
         return Finding("True", PairReason.NO_DRAFT_MODEL, "the pair has no draft model, so there is only one tokenizer")
     report = preflight_report(pods, weights_hash(pair))
@@ -204,9 +206,13 @@ def _not_managed(pair: ModelPair) -> Finding | None:
     return Finding("False", PairReason.NOT_MANAGED, message)
 
 
+def lacks_kind(pair: ModelPair, observed: Observed) -> bool:
+    """Whether the cluster has no kind for servers of several nodes, and `pair` needs it. Nothing is changed then."""
+    return is_group(pair) and not observed.defaults.has_leader_worker_sets
+
+
 def _kind_missing(pair: ModelPair, observed: Observed) -> Finding | None:
-    """The finding for servers of several nodes in a cluster that cannot run them."""
-    if not is_group(pair) or observed.defaults.has_leader_worker_sets:
+    if not lacks_kind(pair, observed):
         return None
     message = (
         "servers of several nodes need the kind LeaderWorkerSet (leaderworkerset.x-k8s.io/v1), which this cluster did "

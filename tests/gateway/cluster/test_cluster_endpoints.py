@@ -38,7 +38,13 @@ def test_what_says_nothing_of_use_has_no_servers() -> None:
     assert ready_addresses([]) == ()
     assert ready_addresses([{"addressType": "FQDN", "ports": PORTS, "endpoints": [{"addresses": ["a.b"]}]}]) == ()
     assert ready_addresses([{"addressType": "IPv4", "ports": None, "endpoints": None}]) == ()
-    assert ready_addresses([{**_slice("10.0.0.1"), "ports": [{"name": "http", "port": 8000}]}]) == ()
+    assert ready_addresses([{**_slice("10.0.0.1"), "ports": [{"name": "metrics", "port": 8002}]}]) == ()
+
+
+def test_servers_without_grpc_are_reached_over_http() -> None:
+    http = [{"name": "http", "port": 8000}]
+    assert ready_addresses([{**_slice("10.0.0.1"), "ports": http}]) == ("http://10.0.0.1:8000",)
+    assert ready_addresses([{**_slice("fd00::1", family="IPv6"), "ports": http}]) == ("http://[fd00::1]:8000",)
 
 
 def _owned(service: str, name: str, *hosts: str) -> dict[str, Any]:
@@ -49,7 +55,7 @@ def _owned(service: str, name: str, *hosts: str) -> dict[str, Any]:
 def test_until_a_namespace_was_listed_its_servers_are_those_of_the_last_time_or_the_services_name() -> None:
     endpoints = Endpoints({"prod/known": ("grpc://10.0.0.9:8001",)})
     assert endpoints.of("prod/known") == ("grpc://10.0.0.9:8001",)
-    assert endpoints.of("prod/new") == ("grpc://new.prod.svc:8001",)
+    assert endpoints.of("prod/new") == ("grpc://new.prod.svc:8001", "http://new.prod.svc:8000")
     endpoints.replace("other", [])
     assert endpoints.of("prod/known") == ("grpc://10.0.0.9:8001",)
     endpoints.replace("prod", [_owned("new", "new-1", "10.0.0.1")])

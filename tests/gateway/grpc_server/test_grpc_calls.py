@@ -77,6 +77,7 @@ async def test_a_compressed_message_is_refused(serve: Serve) -> None:
         ("Refuse", grpc.StatusCode.RESOURCE_EXHAUSTED, "no room"),
         ("Break", grpc.StatusCode.INTERNAL, "internal error"),
         ("Missing", grpc.StatusCode.UNIMPLEMENTED, "the method does not exist"),
+        ("StopItself", grpc.StatusCode.INTERNAL, "internal error"),
     ],
 )
 async def test_a_failed_call_has_a_status(serve: Serve, name: str, code: grpc.StatusCode, details: str) -> None:

@@ -182,6 +182,79 @@ async def test_a_window_below_zero_is_waited_for(serve: Serve) -> None:
         assert (await client.receive_kind(DATA)).payload == MESSAGE
 
 
+async def test_a_client_may_forbid_the_table_of_header_blocks(serve: Serve) -> None:
+    """RFC 7541, section 4.2: the next header block confirms the smaller table."""
+    decoder = hpack.Decoder()
+    decoder.max_allowed_table_size = 0
+    async with serve() as server, connected(server, settings=struct.pack(">HI", 1, 0)) as client:
+        for stream in (1, 3):
+            client.send(client.head(stream), frame(DATA, END_STREAM, stream, MESSAGE))
+            for _ in range(2):
+                assert decoder.decode((await client.receive_kind(HEADERS, stream)).payload)
+
+
+async def test_a_client_with_a_large_window_that_reads_nothing_stops_its_handler(serve: Serve) -> None:
+    settings = struct.pack(">HI", 4, 2**31 - 1)
+    async with serve() as server, connected(server, settings=settings) as client:
+        head = client.encoder.encode([*HEAD[:2], (":path", "/test/Pour"), HEAD[3]])
+        client.send(frame(WINDOW_UPDATE, 0, 0, uint32(2**31 - 1 - 65_535)))
+        client.send(frame(HEADERS, END_HEADERS, 1, head), frame(DATA, 0, 1, MESSAGE))
+        await asyncio.sleep(0.5)
+        assert server.ended.count("poured") < 20  # as many as the sockets hold
+        client.send(frame(PING, 0, 0, bytes(8)))  # an honest client is not taken for one that reads no answers
+        received = 0
+        while received < 100 * 1_000_005:
+            received += len((await client.receive_kind(DATA, 1)).payload)
+
+
+async def test_a_message_that_is_given_up_ends_its_call(serve: Serve) -> None:
+    """The next one would be taken for the rest of it."""
+    async with serve() as server, connected(server) as client:
+        head = client.encoder.encode([*HEAD[:2], (":path", "/test/GiveUp"), HEAD[3]])
+        client.send(frame(HEADERS, END_HEADERS, 1, head))
+        reset = await client.receive_kind(RST_STREAM, 1)
+        assert reset.payload == uint32(ErrorCode.INTERNAL_ERROR)
+
+
+async def test_messages_that_are_never_whole_are_bounded_together(serve: Serve) -> None:
+    """Twelve of nearly 2 MB, with room for 12 MB."""
+    async with serve() as server, connected(server) as client:
+        begun = b"\0" + uint32(2_000_000)
+        failed = 0
+        for place in range(12):
+            stream = 2 * place + 1
+            client.send(client.head(stream), frame(DATA, 0, stream, begun))
+            for _ in range(110):
+                client.send(frame(DATA, 0, stream, bytes(16_384)))
+            await client.writer.drain()
+        client.send(frame(PING, 0, 0, bytes(8)))
+        async with asyncio.timeout(10.0):
+            while (found := await client.receive()) is not None and found.kind != PING:
+                failed += found.kind == HEADERS and bool(found.flags & END_STREAM)
+        assert failed >= 4
+
+
+async def test_what_was_sent_arrives_although_the_server_stops(serve: Serve) -> None:
+    async with contextlib.AsyncExitStack() as running:
+        server = await running.enter_async_context(serve())
+        settings = struct.pack(">HI", 4, 2**31 - 1)
+        async with connected(server, settings=settings) as client:
+            message = bytes(3_000_000)
+            client.send(frame(WINDOW_UPDATE, 0, 0, uint32(2**31 - 1 - 65_535)), client.head())
+            data = b"\0" + uint32(len(message)) + message
+            for start in range(0, len(data), 16_384):
+                client.send(frame(DATA, 0, 1, data[start : start + 16_384]))
+            client.send(frame(DATA, END_STREAM, 1))
+            await client.writer.drain()
+            stopping = asyncio.ensure_future(running.aclose())
+            await asyncio.sleep(0.3)  # this client is slow
+            received = 0
+            while received < len(data):
+                received += len((await client.receive_kind(DATA, 1)).payload)
+            assert status_of(await client.receive_kind(HEADERS, 1)) == "0"
+            await stopping
+
+
 async def test_calls_over_the_limit_are_refused(serve: Serve) -> None:
     async with serve() as server, connected(server) as client:
         for place in range(1025):

@@ -171,3 +171,12 @@ def test_grants_that_cannot_be_used_end_the_start(tmp_path: Path, text: str, mes
     with pytest.raises(CommandError, match=r"--grants .*grants\.yaml") as caught:
         read_grants(path)
     assert message in str(caught.value)
+
+
+def test_a_key_for_servers_that_the_operator_runs_needs_a_grant_for_their_service() -> None:
+    """Whoever may change the pods of the namespace gets the key."""
+    item = pair({"kind": "vllm", "apiKeyEnv": "TEAM_A_KEY"})
+    item["spec"] |= {"target": {"source": "t"}, "draft": {"kind": "none"}}
+    assert "'TEAM_A_KEY' is not granted to 'http://slipstream-acme.team-a.svc'" in problems(item)
+    own = KeyGrant(namespaces=("team-a",), hosts=("slipstream-acme.team-a.svc",))
+    assert problems(item, Grants(api_keys={"TEAM_A_KEY": own})) == ""

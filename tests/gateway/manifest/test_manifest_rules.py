@@ -224,7 +224,23 @@ VLLM_IN_TRITON: JSON = {"kind": "vllm", "serving": "triton"}
         ),
         (
             {"engine": STARTED_VLLM | {"arguments": ["-tp", "4"]}},
-            "spec.engine.arguments[0]: is set by spec.engine.tensorParallelSize, got '-tp'",
+            "spec.engine.arguments[0]: must be the long form of an argument, got '-tp'",
+        ),
+        *(
+            ({"engine": STARTED_VLLM | {"arguments": [argument]}}, f"spec.engine.arguments[0]: {message}")
+            for argument, message in (
+                ("--tensor-parallel-size=4", "is set by spec.engine.tensorParallelSize"),
+                ("-n2", "must be the long form"),
+                ("--data-parallel-size-local=2", "is set by Slipstream"),
+                ("--prefill_context_parallel_size=2", "is set by Slipstream"),
+                ("--ssl-keyfile=/x", "is set by Slipstream"),
+                ("--grpc", "is set by Slipstream"),
+                ("--master-port=1", "is set by Slipstream"),
+            )
+        ),
+        (
+            {"engine": STARTED_VLLM, "serving": {"env": [{"name": "LWS_GROUP_SIZE", "value": "9"}]}},
+            "spec.serving.env[0].name: is set by Slipstream, leave it out, got 'LWS_GROUP_SIZE'",
         ),
         (
             {"engine": STARTED_VLLM | {"quantization": "FP 8"}},
@@ -297,11 +313,16 @@ def test_a_pair_of_vllm_that_contradicts_itself_is_refused(spec: JSON, expected:
             "serving": {"gpus": 8, "nodes": 2},
         },
         {"engine": STARTED_VLLM | {"tensorParallelSize": 2}, "serving": {"gpus": 0}},
-        {"engine": STARTED_VLLM | {"arguments": ["--max-num-batched-tokens=8192", "-O3"]}},
+        {"engine": STARTED_VLLM | {"arguments": ["--max-num-batched-tokens=8192", "--seed", "-1"]}},
         {"engine": STARTED_VLLM, "draft": {"kind": "mtp"}},
         {"engine": STARTED_VLLM, "draft": {"kind": "mtp", "source": "./layers"}},
         {"engine": STARTED_VLLM, "draft": {"kind": "eagle3", "source": "./head", "revision": "2"}},
         {"engine": STARTED_VLLM, "serving": {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}},
+        {
+            "engine": STARTED_VLLM,
+            "serving": {"annotations": {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}},
+        },
+        {"engine": VLLM, "draft": {"kind": "model", "source": "./draft", "tokenizer": "./t"}},
     ],
 )
 def test_pairs_that_vllm_can_serve_are_accepted(spec: JSON) -> None:

@@ -96,13 +96,13 @@ def test_name_of_the_engine_goes_before_the_clients_name(tmp_path: Path) -> None
     assert _options(launch_of(pair, manifest_folder=tmp_path).arguments())["--served-model-name"] == "theirs"
 
 
-def test_missing_folder_and_a_draft_s_own_tokenizer_are_named(tmp_path: Path) -> None:
+def test_missing_folder_and_a_source_for_clusters_are_named(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=f"ModelPair/mine: spec.target.source: there is no folder {tmp_path}/target"):
         launch_of(_pair("{kind: none}", target="./target"), manifest_folder=tmp_path)
-    (tmp_path / "tokenizer.json").touch()
-    pair = _pair("{kind: model, source: 'embedded:draft', tokenizer: '.'}")
-    with pytest.raises(CommandError, match=r"spec\.draft\.tokenizer: remove it; vLLM uses the tokenizer in"):
-        launch_of(pair, manifest_folder=tmp_path)
+    with pytest.raises(
+        CommandError, match=r"spec\.target\.source: hf://acme/chat@v1 is for a cluster; here, download it"
+    ):
+        launch_of(_pair("{kind: none}", target="hf://acme/chat@v1"), manifest_folder=tmp_path)
 
 
 @pytest.mark.parametrize(
