@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -30,9 +30,8 @@ def servers(*kinds: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def started_servers(*kinds: str, extra: Sequence[str] = ()) -> Iterator[list[VllmServer]]:
-    """New servers, in order: `speculative` with the plugin and four draft tokens, or `plain` without either. `extra`
-    are further arguments of vLLM."""
+def started_servers(*kinds: str) -> Iterator[list[VllmServer]]:
+    """New servers, in order: `speculative` with the plugin and four draft tokens, or `plain` without either."""
     install = install_vllm(lambda line: print(line, file=sys.stderr, flush=True))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         started = []
@@ -45,7 +44,6 @@ def started_servers(*kinds: str, extra: Sequence[str] = ()) -> Iterator[list[Vll
                 speculation=speculation if speculates else None,
                 plugin=speculates,
                 context_tokens=2048,
-                extra=tuple(extra),
             )
             server = VllmServer(install=install, launch=launch, run_dir=Path(folder), port=port)
             stack.callback(server.stop)

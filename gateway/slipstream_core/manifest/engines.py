@@ -179,13 +179,6 @@ class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ApiKeyEnv,
         Meta(description="Environment variable that holds the servers' API key; for protocol openai only."),
     ] = None
-    prefix_caching: Annotated[
-        bool,
-        Meta(
-            description="true: the servers cache the beginnings of prompts, so that requests with the same beginning "
-            "go to the same server while its load permits."
-        ),
-    ] = False
     price_per_gpu_hour: Annotated[
         Annotated[float, Meta(ge=0, le=100_000)] | None,
         Meta(description="Price of one of these servers for an hour. Default: the pair's price."),

@@ -28,8 +28,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     `pool` identifies the servers in estimates and evidence: it is equal for both arms of a pair if they share servers.
     `drafts_per_request`: the servers accept a draft length with every request, else they use the one that they were
     started with. `own_engine`: Slipstream's engine decodes there: it continues a sampled answer of another server
-    exactly, and it derives random numbers from seed and position. `caches_prefixes`: a server is faster with a prompt
-    whose beginning it has seen. `price_per_gpu_hour` is None if unknown.
+    exactly, and it derives random numbers from seed and position. `price_per_gpu_hour` is None if unknown.
     """
 
     protocol: WireProtocol
@@ -39,7 +38,6 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     drafts_per_request: bool = True
     own_engine: bool = False
-    caches_prefixes: bool = False
     api_key_env: str | None = None
     price_per_gpu_hour: float | None = None
 
@@ -206,7 +204,6 @@ def _vllm_backends(
         capabilities=without(VLLM if speculates else PLAIN_OPENAI, engine.unsupported),
         pool=pair.metadata.key,
         drafts_per_request=speculates,
-        caches_prefixes=not in_triton,
         api_key_env=engine.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour,
     )
@@ -225,7 +222,6 @@ def _fallback(pair: ModelPair) -> Backend | None:
         capabilities=PLAIN_OPENAI,
         pool=f"{pair.metadata.key}/fallback",
         drafts_per_request=False,
-        caches_prefixes=True,
         api_key_env=servers.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour,
     )
@@ -241,7 +237,6 @@ def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend
         pool="",
         drafts_per_request=arm.protocol is WireProtocol.TRITON,
         own_engine=arm.protocol is WireProtocol.TRITON,
-        caches_prefixes=arm.prefix_caching,
         api_key_env=arm.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour if price is None else price,
     )

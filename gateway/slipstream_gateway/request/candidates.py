@@ -13,7 +13,6 @@ from slipstream_core.types import Arm, Capability, Decision, GenerationRequest, 
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.upstreams.base import Stream
 from slipstream_gateway.upstreams.pool import Batch, Pool, Replica
-from slipstream_gateway.upstreams.pool.affinity import head_key
 
 MAX_ATTEMPTS = 4
 IsKilled = Callable[[], bool]
@@ -34,9 +33,6 @@ class _Arm(NamedTuple):
     backend: Backend
     decision: Decision
     needs: Capability | None = None
-
-    def pick(self, tried: Sequence[Replica], request: GenerationRequest) -> Replica | None:
-        return self.pool.pick(tried, self.needs, head_key(request) if self.pool.is_affine else None)
 
     def at(self, replica: Replica) -> Candidate:
         return Candidate(replica, self.backend, self.decision)
@@ -64,7 +60,7 @@ def first_candidates(
     for arm in _arms(served, decision, request, is_killed_now):
         tried = [replica for replica in tried if replica not in spared]
         while not _is_barred(arm, is_killed_now):
-            if count == MAX_ATTEMPTS or (replica := arm.pick(tried, request)) is None:
+            if count == MAX_ATTEMPTS or (replica := arm.pool.pick(tried, arm.needs)) is None:
                 break
             tried.append(replica)
             count += 1
@@ -94,7 +90,7 @@ def resume_candidates(
     tried = [broken]
     for arm in _resume_arms(served, decision, request, is_killed_now):
         while not _is_barred(arm, is_killed_now):
-            replica = arm.pick(tried, request) or next(iter(_left(arm, tried)), None)
+            replica = arm.pool.pick(tried, arm.needs) or next(iter(_left(arm, tried)), None)
             if replica is None:
                 break
             tried.append(replica)
