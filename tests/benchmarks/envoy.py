@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
+import httpx
 from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, ProcessingResponse
 
 from tests.benchmarks.gateway_load import percentile, request_bytes, run
@@ -113,7 +114,15 @@ def _way(name: str, folder: Path, server_port: int) -> Iterator[Envoy]:
         os.sched_setaffinity(0, cores)
         stack.callback(envoy.stop)
         time.sleep(3.0)
+        _check(envoy, decides=name == "Slipstream")
         yield envoy
+
+
+def _check(envoy: Envoy, *, decides: bool) -> None:
+    """Fails if the filter is not there: Envoy would go on without it, and be fast."""
+    body = {"model": "target", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12}
+    answer = httpx.post(f"{envoy.url}/v1/chat/completions", json=body)
+    assert ("x-slipstream-arm" in answer.headers) == decides, dict(answer.headers)
 
 
 async def _measure(port: int, seconds: float) -> Figures:

@@ -52,7 +52,17 @@ def leader_worker_sets() -> JSON:
                     "storage": True,
                     "subresources": {"status": {}},
                     "schema": {
-                        "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "x-kubernetes-preserve-unknown-fields": True,
+                            "properties": {
+                                "spec": {
+                                    "type": "object",
+                                    "x-kubernetes-preserve-unknown-fields": True,
+                                    "properties": {"replicas": {"type": "integer", "default": 1}},
+                                }
+                            },
+                        },
                     },
                 }
             ],
