@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from slipstream_gateway.extproc.filter import ExternalProcessor, serving
 from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, ProcessingResponse
 
 from tests.gateway.conftest import OpenAiServer
@@ -161,6 +162,39 @@ def test_a_socket_file_serves_as_well(tmp_path: Path, server: OpenAiServer, mani
         assert answer.WhichOneof("response") == "request_headers"
     finally:
         started.stop()
+
+
+def test_a_socket_file_of_a_running_filter_is_in_use(
+    tmp_path: Path, server: OpenAiServer, manifest_text: Callable[..., str]
+) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(manifest_text([server.url]))
+    started = Filter(manifest, address=f"unix:{tmp_path}/filter")
+    try:
+        command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(manifest), "--port", "0"]
+        done = subprocess.run(
+            [*command, "--ext-proc", started.address], capture_output=True, text=True, timeout=WAIT_S, check=False
+        )
+        assert done.returncode == 1
+        assert done.stderr.endswith(f"cannot listen on {started.address}: Address already in use.\n")
+        asyncio.run(_first_answer(started.address))
+    finally:
+        started.stop()
+    restarted = Filter(manifest, address=started.address)  # the killed one has left its file
+    restarted.stop()
+
+
+async def test_a_message_that_cannot_be_decoded_does_not_let_its_request_pass(tmp_path: Path) -> None:
+    """To end the call without an error would make Envoy go on."""
+    processor = ExternalProcessor({}, lambda _: True, max_body_bytes=1000, has_keys=True)
+    address = f"unix:{tmp_path / 'filter'}"
+    async with (
+        serving(processor, address, shared=False, drain_s=1.0, max_body_bytes=1000, max_bodies_bytes=10_000),
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        call = channel.stream_stream(METHOD)(iter([b"\xff\xff\xff"]))
+        assert await call.code() is grpc.StatusCode.INTERNAL
+        assert await call.details() == "a message cannot be decoded"
 
 
 async def _first_answer(address: str) -> Any:
