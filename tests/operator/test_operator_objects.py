@@ -337,11 +337,13 @@ def test_rights_are_enough_and_no_more_than_it_takes(cluster: Cluster, operator:
     assert "Traceback" not in operator.log()
 
 
-def test_probes_and_metrics_answer(operator: OperatorProcess) -> None:
+def test_probes_and_metrics_answer(cluster: Cluster, operator: OperatorProcess) -> None:
+    cluster.pair("measured")
+    cluster.wait_condition("modelpairs", "measured", "Accepted", "True")
     assert operator.is_alive()
     assert operator.is_ready()
     assert operator.metric("slipstream_operator_synced") == 1
-    assert operator.metric("slipstream_operator_transitions_total") > 0
+    eventually(lambda: operator.metric("slipstream_operator_transitions_total") > 0)
     assert operator.metric("slipstream_operator_watch_missed") == 0
 
 
