@@ -14,6 +14,7 @@ from slipstream_core.manifest.naming import child_name
 from slipstream_operator.children import children_of
 from slipstream_operator.types import ServingDefaults
 
+from tests.support.foreign_kinds import parts_of_kubernetes
 from tests.support.kube import KubeApiServer
 
 JSON = dict[str, Any]
@@ -69,17 +70,8 @@ def test_operator_makes_valid_children_of_the_example(path: Path) -> None:
         is_started = isinstance(pair.spec.engine, SlipstreamEngine | VllmEngine) and not pair.spec.engine.endpoints
         assert bool(children) == is_started
         for child in children:
-            for part in [child] if child["kind"] != "LeaderWorkerSet" else pod_templates(child):
+            for part in parts_of_kubernetes(child):
                 kubernetes_validate.validate(part, RECENT, strict=True)
-
-
-def pod_templates(group: JSON) -> list[JSON]:
-    """The templates of a LeaderWorkerSet as objects of Kubernetes' own, whose schemas are known here."""
-    found = (group["spec"]["leaderWorkerTemplate"][name] for name in ("leaderTemplate", "workerTemplate"))
-    return [
-        {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": template}
-        for template in found
-    ]
 
 
 @pytest.mark.parametrize("path", COMPANIONS, ids=lambda path: path.stem)

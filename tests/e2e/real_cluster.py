@@ -21,6 +21,8 @@ from slipstream_tools.up.processes import Child
 from tests.support.draws import SECRET, draws_of
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
+from tests.support.ports import lasting_ports
+from tests.support.redis_server import RedisServer
 
 REQUEST_LIMIT_S = 60.0
 SLIPSTREAM = Path(sys.executable).parent / "slipstream"
@@ -97,12 +99,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running_cluster(
-    kube: KubeApiServer, namespace: str, redis_url: str, folder: Path, ports: list[int]
-) -> Iterator[Cluster]:
-    """An operator, with the first two of `ports`, and a gateway for each other one, in a namespace without objects. All
-    must still run at the end."""
-    liveness, metrics, *of_gateways = ports
+def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gateways: int) -> Iterator[Cluster]:
+    """A Redis, an operator and gateways, in a namespace without objects. All must still run at the end."""
+    redis_port, liveness, metrics, *of_gateways = lasting_ports(3 + gateways)
+    redis = RedisServer(folder, redis_port)
+    redis_url = redis.url
     operator = Child(
         name="the operator",
         command=[
@@ -113,11 +114,11 @@ def running_cluster(
         log_path=folder / "operator.log",
         env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url},
     )
-    gateways = [
+    processes = [
         Gateway(f"gateway-{index}", kube, namespace, redis_url, folder, port) for index, port in enumerate(of_gateways)
     ]
-    cluster = Cluster(kube, namespace, gateways)
-    children = (operator, *(gateway.child for gateway in gateways))
+    cluster = Cluster(kube, namespace, processes)
+    children = (operator, *(gateway.child for gateway in processes))
     try:
         yield cluster
         for child in children:
@@ -126,6 +127,7 @@ def running_cluster(
         cluster.close()
         for child in children:
             child.stop(timeout_s=15)
+        redis.stop()
 
 
 def drawn(*, is_control: bool) -> str:

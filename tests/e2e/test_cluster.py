@@ -6,7 +6,6 @@ trained for, call summaries and replies to e-mails, and badly on rare codes, of 
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import string
@@ -18,7 +17,6 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_tools.up.processes import Child
 
 from tests.e2e.real_cluster import (
     FIRST_SHARE,
@@ -80,17 +78,6 @@ REPLY = (
 
 
 @pytest.fixture
-def redis_url(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[str]:
-    [port] = free_ports(1)
-    options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path))
-    child = Child(
-        name="Redis", command=["redis-server", *options], log_path=tmp_path / "redis.log", env=dict(os.environ)
-    )
-    yield f"redis://127.0.0.1:{port}/0"
-    child.stop(timeout_s=5)
-
-
-@pytest.fixture
 def kubelet(
     kube: KubeApiServer, namespace: str, tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> Iterator[TritonKubelet]:
@@ -103,16 +90,8 @@ def kubelet(
 
 
 @pytest.fixture
-def cluster(
-    kube: KubeApiServer,
-    crds: None,
-    namespace: str,
-    redis_url: str,
-    tmp_path: Path,
-    free_ports: Callable[[int], list[int]],
-) -> Iterator[Cluster]:
-    """An operator and two gateways, in a namespace without objects."""
-    with running_cluster(kube, namespace, redis_url, tmp_path, free_ports(4)) as cluster:
+def cluster(kube: KubeApiServer, crds: None, namespace: str, tmp_path: Path) -> Iterator[Cluster]:
+    with running_cluster(kube, namespace, tmp_path, gateways=2) as cluster:
         yield cluster
 
 

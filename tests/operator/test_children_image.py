@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.operator.pair_objects import JSON, UID, children, pair_object, template
+from tests.support.foreign_kinds import parts_of_kubernetes
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy" / "docker" / "triton.Dockerfile").read_text(encoding="utf-8")
@@ -47,4 +48,5 @@ def test_children_of_the_examples_are_valid(file: Path):
     for raw in pairs:
         raw["metadata"] |= {"namespace": "prod", "uid": UID, "generation": 1}
         for child in children(raw).values():
-            kubernetes_validate.validate(child, "1.37", strict=True)
+            for part in parts_of_kubernetes(child):
+                kubernetes_validate.validate(part, "1.37", strict=True)

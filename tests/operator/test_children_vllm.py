@@ -148,7 +148,7 @@ def test_what_vllm_loads_changes_its_template(changes: JSON):
 
 
 def test_a_server_of_several_nodes_is_a_group():
-    made = children(pair_object(GROUP_SPEC), has_leader_worker_sets=True)
+    made = children(pair_object(GROUP_SPEC))
     assert list(made) == ["ServiceAccount", "Service", "PodDisruptionBudget", "LeaderWorkerSet"]
     group = made["LeaderWorkerSet"]
     assert (group["apiVersion"], group["metadata"]["name"]) == ("leaderworkerset.x-k8s.io/v1", "slipstream-acme-group")
@@ -170,7 +170,7 @@ def test_a_server_of_several_nodes_is_a_group():
 
 
 def test_only_leaders_of_groups_get_requests():
-    made = children(pair_object(GROUP_SPEC), has_leader_worker_sets=True)
+    made = children(pair_object(GROUP_SPEC))
     leader = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
     assert leader.items() <= made["Service"]["spec"]["selector"].items()
     assert not leader.items() <= children(vllm_pair())["Service"]["spec"]["selector"].items()
@@ -179,19 +179,14 @@ def test_only_leaders_of_groups_get_requests():
 def test_pods_of_a_group_connect_to_each_other():
     alone = children(vllm_pair(), server_ingress=())["NetworkPolicy"]["spec"]
     assert alone["ingress"] == []
-    group = children(pair_object(GROUP_SPEC), server_ingress=(), has_leader_worker_sets=True)["NetworkPolicy"]["spec"]
+    group = children(pair_object(GROUP_SPEC), server_ingress=())["NetworkPolicy"]["spec"]
     assert group["ingress"] == [{"from": [{"podSelector": group["podSelector"]}]}]
-
-
-def test_a_cluster_without_leader_worker_sets_gets_no_group():
-    assert "LeaderWorkerSet" not in children(pair_object(GROUP_SPEC))
-    assert "Deployment" not in children(pair_object(GROUP_SPEC))
 
 
 def test_a_group_and_its_service_have_different_names():
     """A LeaderWorkerSet comes with a Service of its own name, for pods that are not ready."""
     for name in ("acme", "a" * 63):
-        made = children(pair_object(GROUP_SPEC, name=name), has_leader_worker_sets=True)
+        made = children(pair_object(GROUP_SPEC, name=name))
         group = made["LeaderWorkerSet"]["metadata"]["name"]
         assert group != made["Service"]["metadata"]["name"]
         assert len(group) <= 40
@@ -199,7 +194,7 @@ def test_a_group_and_its_service_have_different_names():
 
 def test_a_group_has_the_pairs_labels_and_stays_together():
     serving = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}, "annotations": {"example.com/rack": "yes"}}
-    made = children(pair_object(GROUP_SPEC, serving=serving), has_leader_worker_sets=True)
+    made = children(pair_object(GROUP_SPEC, serving=serving))
     metadata = made["LeaderWorkerSet"]["metadata"]
     assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert metadata["annotations"] == {"example.com/rack": "yes"}

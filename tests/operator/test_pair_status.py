@@ -140,6 +140,7 @@ def test_a_cluster_that_cannot_run_groups_says_what_is_missing():
     assert said(made, "Ready") == said(made, "Progressing") == ("False", "KindMissing")
     assert "LeaderWorkerSet (leaderworkerset.x-k8s.io/v1)" in condition(made, "Ready").message
     assert headline(made) == ("NotReady", "KindMissing")
+    assert made.children is None  # servers of one node, which may run, stay
     made = plan(pair_object(GROUP_SPEC), defaults=ServingDefaults(has_leader_worker_sets=True))
     assert said(made, "Progressing") == ("True", "RollingOut")
     assert "the LeaderWorkerSet of the servers is being created" in condition(made, "Progressing").message

@@ -68,3 +68,14 @@ def leader_worker_sets() -> JSON:
             ],
         },
     }
+
+
+def parts_of_kubernetes(child: JSON) -> list[JSON]:
+    """`child`, or the templates of a LeaderWorkerSet as objects of Kubernetes' own, whose schemas are known here."""
+    if child["kind"] != "LeaderWorkerSet":
+        return [child]
+    found = (child["spec"]["leaderWorkerTemplate"][name] for name in ("leaderTemplate", "workerTemplate"))
+    return [
+        {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": template}
+        for template in found
+    ]

@@ -29,7 +29,7 @@ from slipstream_core.manifest.serving import EnvVar, Resources, Serving, Tolerat
 from slipstream_core.manifest.sources import form_problem
 from slipstream_core.manifest.vllm_command import is_short, set_by_field, set_by_slipstream
 
-OF_STARTED_VLLM = (  # the fields of vLLM's engine for servers that are started
+STARTED_VLLM_FIELDS = (  # the fields of vLLM's engine for servers that are started
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "dtype",
@@ -38,10 +38,10 @@ OF_STARTED_VLLM = (  # the fields of vLLM's engine for servers that are started
     "max_num_seqs",
     "arguments",
 )
-OWN_VARIABLES = ("HOME", "NVIDIA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "VLLM_PLUGINS", "VLLM_HOST_IP")
-OWN_LABELS = tuple(f"app.kubernetes.io/{name}" for name in ("name", "part-of", "component", "managed-by"))
-OWN_PREFIX = "slipstream.dev"  # of labels and annotations
-OF_GROUPS = "LWS_"  # the beginning of LeaderWorkerSet's own
+RESERVED_VARIABLES = ("HOME", "NVIDIA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "VLLM_PLUGINS", "VLLM_HOST_IP")
+RESERVED_LABELS = tuple(f"app.kubernetes.io/{name}" for name in ("name", "part-of", "component", "managed-by"))
+RESERVED_PREFIX = "slipstream.dev"  # of labels and annotations
+LWS_PREFIX = "LWS_"  # of LeaderWorkerSet's own variables
 _SUFFIXES = {
     "": Decimal(1),
     "m": Decimal("0.001"),
@@ -98,7 +98,7 @@ def _check_started_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Pro
     """Problems of the fields for servers that are started."""
     without = "spec.engine.endpoints" if engine.endpoints else "serving triton" if engine.serving == "triton" else ""
     if without:
-        for name in OF_STARTED_VLLM:
+        for name in STARTED_VLLM_FIELDS:
             if getattr(engine, name) != _default(engine, name):
                 yield Problem(f"spec.engine.{camel(name)}", f"has no effect with {without}, leave it out")
         if spec.serving is not None:
@@ -236,7 +236,7 @@ def _check_serving(serving: Serving) -> Iterator[Problem]:
 def _check_variable(variable: EnvVar, path: str, earlier: Sequence[str]) -> Iterator[Problem]:
     if (variable.value is None) == (variable.secret is None):
         yield Problem(path, "needs either value or secret")
-    if variable.name in OWN_VARIABLES or variable.name.startswith(OF_GROUPS):
+    if variable.name in RESERVED_VARIABLES or variable.name.startswith(LWS_PREFIX):
         yield Problem(f"{path}.name", f"is set by Slipstream, leave it out, got {show(variable.name)}")
     if variable.name in earlier:
         yield Problem(f"{path}.name", f"is listed twice: {show(variable.name)}")
@@ -244,7 +244,7 @@ def _check_variable(variable: EnvVar, path: str, earlier: Sequence[str]) -> Iter
 
 def _is_reserved(name: str) -> bool:
     """Whether a label or annotation is one that Slipstream sets."""
-    return name in OWN_LABELS or name.startswith(f"{OWN_PREFIX}/")
+    return name in RESERVED_LABELS or name.startswith(f"{RESERVED_PREFIX}/")
 
 
 def _check_toleration(toleration: Toleration, path: str) -> Iterator[Problem]:

@@ -30,11 +30,11 @@ from slipstream_core.manifest.objects import (
     Target,
 )
 from slipstream_core.manifest.pair_rules import (
-    OF_GROUPS,
-    OF_STARTED_VLLM,
-    OWN_LABELS,
-    OWN_PREFIX,
-    OWN_VARIABLES,
+    LWS_PREFIX,
+    RESERVED_LABELS,
+    RESERVED_PREFIX,
+    RESERVED_VARIABLES,
+    STARTED_VLLM_FIELDS,
     camel,
 )
 from slipstream_core.manifest.rollout import MAX_SECONDS, MAX_STEPS, Rollback, Rollout, Thresholds
@@ -146,7 +146,7 @@ _PAIR = (
     ),
     *(
         _absent(f"engine.{field}", f"self.engine.kind != 'vllm' || {_MANAGED_VLLM}", "with endpoints or serving triton")
-        for field in map(camel, OF_STARTED_VLLM)
+        for field in map(camel, STARTED_VLLM_FIELDS)
     ),
     _absent("serving", f"self.engine.kind != 'vllm' || {_BY_VLLM}", "with serving triton"),
     Rule(
@@ -229,16 +229,16 @@ _TOLERATION = (
 _ENV_VAR = (
     Rule("has(self.value) != has(self.secret)", "needs either value or secret"),
     Rule(
-        f"!(self.name in {list(OWN_VARIABLES)}) && !self.name.startsWith('{OF_GROUPS}')",
-        f"name must be none that Slipstream sets: {', '.join(OWN_VARIABLES)}",
+        f"!(self.name in {list(RESERVED_VARIABLES)}) && !self.name.startsWith('{LWS_PREFIX}')",
+        f"name must be none that Slipstream sets: {', '.join(RESERVED_VARIABLES)}",
     ),
 )
 
 _SERVING = (
     *(
         Rule(
-            f"!has(self.{field}) || self.{field}.all(key, !(key in {list(OWN_LABELS)}) && "
-            f"!key.startsWith('{OWN_PREFIX}/'))",
+            f"!has(self.{field}) || self.{field}.all(key, !(key in {list(RESERVED_LABELS)}) && "
+            f"!key.startsWith('{RESERVED_PREFIX}/'))",
             f"{field} must have none that Slipstream sets",
         )
         for field in ("labels", "annotations")

@@ -15,7 +15,7 @@ from slipstream_core.manifest.sources import located
 SCHEDULER = "slipstream_vllm.Scheduler"
 _NGRAM_TOKENS = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
 _METHODS = {"model": "draft_model"}  # other kinds of drafts have vLLM's own names
-_OWN = (
+_RESERVED = (
     "--model",
     "--served-model-name",
     "--tokenizer",
@@ -37,7 +37,7 @@ _OWN = (
     "--omni",
 )
 # Beginnings of names: other ways to listen, and to spread over GPUs and nodes that the operator does not count.
-_OWN_FAMILIES = ("--data-parallel", "--prefill-context-parallel", "--decode-context-parallel", "--ssl-", "--grpc")
+_RESERVED_PREFIXES = ("--data-parallel", "--prefill-context-parallel", "--decode-context-parallel", "--ssl-", "--grpc")
 _FIELDS = {
     "--tensor-parallel-size": "tensorParallelSize",
     "--pipeline-parallel-size": "pipelineParallelSize",
@@ -94,8 +94,8 @@ def speculation_of(pair: ModelPair, folder: PurePath) -> Speculation | None:
 
 
 def set_by_slipstream(argument: str) -> bool:
-    """Whether Slipstream itself sets `argument`, so that nobody else may. False for values."""
-    return _sets(argument, _OWN) or argument.replace("_", "-").startswith(_OWN_FAMILIES)
+    """Whether `argument` is one that Slipstream sets. A value is not an argument: False."""
+    return _sets(argument, _RESERVED) or argument.replace("_", "-").startswith(_RESERVED_PREFIXES)
 
 
 def is_short(argument: str) -> bool:

@@ -9,8 +9,6 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
-from hpack import Decoder, HPACKError
-
 from slipstream_gateway.grpc_server.call import RECEIVE_WINDOW_BYTES, Call
 from slipstream_gateway.grpc_server.frames import (
     EMPTY_TABLE,
@@ -31,23 +29,22 @@ from slipstream_gateway.grpc_server.frames import (
     uint32,
     without_padding,
 )
+from slipstream_gateway.grpc_server.header_blocks import MAX_HEADER_BYTES, HeaderBlocks
 from slipstream_gateway.grpc_server.memory import Memory
 from slipstream_gateway.grpc_server.status import CallFailed, Status
 
 Handler = Callable[[Call], Awaitable[None]]
 
 _MAX_CALLS = 1024
-_MAX_HEADER_BYTES = 32 * 1024
 _OUTBOX_BYTES = 256 * 1024  # beyond which calls wait for the next turn of the event loop
 _MAX_UNSENT_BYTES = 4 * 1024 * 1024  # of answers to control frames and refused calls, for a client that reads nothing
-_CLOSE_S = 1.0
+_CLOSE_S = 1.0  # for a connection that is being closed, until it is aborted
 _CONNECTION_WINDOW_BYTES = 64 * 1024 * 1024
-_KEPT_BLOCKS = 64
 _SETTINGS = settings(
     {
         Setting.MAX_CONCURRENT_STREAMS: _MAX_CALLS,
         Setting.INITIAL_WINDOW_SIZE: RECEIVE_WINDOW_BYTES,
-        Setting.MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES,
+        Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
     }
 )
 _log = logging.getLogger(__name__)
@@ -85,8 +82,7 @@ class Connection(asyncio.Protocol):
         self._ungranted_bytes = 0
         self._writers: list[asyncio.Future[None]] = []
         self._open_block: tuple[int, int, bytearray] | None = None  # stream, flags, and its header block so far
-        self._decoder = Decoder(max_header_list_size=_MAX_HEADER_BYTES)
-        self._paths: dict[bytes, str] = {}
+        self._header_blocks = HeaderBlocks()
         self._is_ending = False
         self._frames: Mapping[int, Callable[[int, int, bytes], None]] = {
             FrameType.DATA: self._on_data,
@@ -235,7 +231,7 @@ class Connection(asyncio.Protocol):
             raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a frame continues no header block")
         _, first_flags, block = self._open_block
         block += payload
-        if len(block) > _MAX_HEADER_BYTES:
+        if len(block) > MAX_HEADER_BYTES:
             raise BrokenProtocol(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
         if flags & Flag.END_HEADERS:
             self._open_block = None
@@ -243,7 +239,7 @@ class Connection(asyncio.Protocol):
 
     def _on_block(self, stream: int, flags: int, block: bytes) -> None:
         """The head of a new call, or the trailers of one."""
-        path = self._path(block)
+        path = self._header_blocks.path_of(block)
         is_last = bool(flags & Flag.END_STREAM)
         if stream <= self._last_stream:
             call = self._calls.get(stream)
@@ -263,34 +259,6 @@ class Connection(asyncio.Protocol):
             call.half_close()
         task = self._tasks[stream] = self._loop.create_task(self._run(stream, call))
         task.add_done_callback(lambda _: self._tasks.pop(stream))  # it may end before it has begun
-
-    def _path(self, block: bytes) -> str:
-        """The pseudo-header `:path` of `block`.
-
-        A client repeats its header blocks. One that left the decoder's table as it was means the same until another
-        changes the table.
-        """
-        path = self._paths.get(block)
-        if path is not None:
-            return path
-        size, newest = self._table()
-        try:
-            headers = dict(self._decoder.decode(block, raw=True))
-        except HPACKError as exc:
-            raise BrokenProtocol(ErrorCode.COMPRESSION_ERROR, "a header block cannot be decoded") from exc
-        path = headers.get(b":path", b"").decode("latin-1")
-        size_after, newest_after = self._table()
-        if size_after != size or newest_after is not newest or len(self._paths) >= _KEPT_BLOCKS:
-            self._paths.clear()
-        else:
-            self._paths[block] = path
-        return path
-
-    def _table(self) -> tuple[tuple[int, int], object]:
-        """The sizes of the decoder's table, and its newest entry: another object after each addition."""
-        table = self._decoder.header_table
-        entries = table.dynamic_entries
-        return (len(entries), table.maxsize), entries[0] if entries else None
 
     def _on_reset(self, flags: int, stream: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -348,7 +316,7 @@ class Connection(asyncio.Protocol):
             status, message = Status.OK, ""
         except CallFailed as exc:
             status, message = exc.status, str(exc)
-        except Exception:
+        except Exception:  # the top of the task: a bug with one call must not end the others
             _log.exception("A gRPC call failed.")
         finally:
             call.end(trailers(status, message))

@@ -29,12 +29,12 @@ def software_of(pair: ModelPair) -> Software | None:
     match pair.spec.engine:
         case SlipstreamEngine(endpoints=()):
             return TRITON
-        case VllmEngine(endpoints=(), serving="openai") if not needs_package(pair):
+        case VllmEngine(endpoints=(), serving="openai") if not has_packaged_source(pair):
             return VLLM
     return None
 
 
-def needs_package(pair: ModelPair) -> bool:
+def has_packaged_source(pair: ModelPair) -> bool:
     """Whether a source of `pair` is in Slipstream's own package, which images of vLLM lack."""
     sources = (part.source for part in (pair.spec.target, pair.spec.draft) if part is not None)
     return any(source is not None and source.startswith(EMBEDDED) for source in sources)
@@ -59,7 +59,7 @@ def children_of(
         service(owner, leaders_only=is_group(pair)),
         disruption_budget(owner, api_version=defaults.pdb_api_version),
         *_network_policies(pair, owner, defaults),
-        *_workload(pair, owner, defaults=defaults, repository=repository, live=live),
+        _workload(pair, owner, defaults=defaults, repository=repository, live=live),
     )
 
 
@@ -75,13 +75,11 @@ def _workload(
     defaults: ServingDefaults,
     repository: Mapping[str, str] | None,
     live: KubeObject | None,
-) -> tuple[KubeObject, ...]:
-    """The object that runs the servers; none if the cluster lacks its kind."""
-    if not is_group(pair):
-        return (deployment(pair, owner, defaults=defaults, repository=repository, live=live),)
-    if not defaults.has_leader_worker_sets:
-        return ()
-    return (leader_worker_set(pair, owner, defaults=defaults, live=live),)
+) -> KubeObject:
+    """The object that runs the servers."""
+    if is_group(pair):
+        return leader_worker_set(pair, owner, defaults=defaults, live=live)
+    return deployment(pair, owner, defaults=defaults, repository=repository, live=live)
 
 
 def _network_policies(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[dict[str, Any], ...]:

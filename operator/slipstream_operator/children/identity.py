@@ -25,14 +25,21 @@ NAME = "app.kubernetes.io/name"
 
 class Software(msgspec.Struct, frozen=True, kw_only=True):
     """The program of a pair's servers. `name` is the name of its container, `ports` are its ports by name, in the
-    container and in the Service."""
+    container and in the Service. The paths are those of its probes, at the port for HTTP."""
 
     name: str
     ports: Mapping[str, int]
+    ready_path: str
+    live_path: str
 
 
-TRITON = Software(name="triton", ports={GRPC_PORT_NAME: 8001, HTTP_PORT_NAME: 8000, "metrics": 8002})
-VLLM = Software(name="vllm", ports={HTTP_PORT_NAME: 8000})
+TRITON = Software(
+    name="triton",
+    ports={GRPC_PORT_NAME: 8001, HTTP_PORT_NAME: 8000, "metrics": 8002},
+    ready_path="/v2/health/ready",
+    live_path="/v2/health/live",
+)
+VLLM = Software(name="vllm", ports={HTTP_PORT_NAME: 8000}, ready_path="/health", live_path="/health")
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,35 +9,14 @@ from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import Serving
 
 from slipstream_operator.children.identity import TRITON
-from slipstream_operator.children.lifecycle import leave_hook
-from slipstream_operator.children.probes import liveness_probe, readiness_probe, startup_probe
 from slipstream_operator.children.repository import REPOSITORY
-from slipstream_operator.children.resources import server_environment, server_resources
-from slipstream_operator.children.security import container_security
+from slipstream_operator.children.server import server_container
 
 
 def triton_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
     """The container: the image's own Triton program, with only this pair's model."""
-    serving = pair.spec.serving or Serving()
-    container: dict[str, Any] = {
-        "name": TRITON.name,
-        "image": image,
-        "command": ["tritonserver"],
-        "args": _arguments(serving),
-        "env": server_environment(pair),
-        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in TRITON.ports.items()],
-        "startupProbe": startup_probe("/v2/health/ready", serving.startup_seconds),
-        "readinessProbe": readiness_probe("/v2/health/ready"),
-        "livenessProbe": liveness_probe("/v2/health/live"),
-        "lifecycle": leave_hook(),
-        "securityContext": container_security(),
-        # Triton logs the reason of its end. The last 2,048 bytes of the log become the pod's status.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": mounts,
-    }
-    if resources := server_resources(pair):
-        container["resources"] = resources
-    return container
+    arguments = _arguments(pair.spec.serving or Serving())
+    return server_container(pair, TRITON, image=image, command=["tritonserver"], arguments=arguments, mounts=mounts)
 
 
 def _arguments(serving: Serving) -> list[str]:

@@ -13,18 +13,12 @@ from slipstream_core.manifest.sources import located
 from slipstream_core.manifest.vllm_command import SCHEDULER, engine_arguments, speculation_of
 
 from slipstream_operator.children.identity import VLLM
-from slipstream_operator.children.lifecycle import leave_hook
-from slipstream_operator.children.probes import liveness_probe, readiness_probe, startup_probe
 from slipstream_operator.children.repository import sources_folder
-from slipstream_operator.children.resources import server_environment, server_resources
-from slipstream_operator.children.security import container_security
-
-_HEALTH = "/health"
-# The volume has the checkpoints: nothing is looked up elsewhere, and nothing is reported.
-_SETTINGS = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-
+from slipstream_operator.children.server import server_container
 
 LEADER_RANK = "0"
+# The volume has the checkpoints: nothing is looked up elsewhere, and nothing is reported.
+_SETTINGS = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
 def vllm_container(
@@ -33,30 +27,17 @@ def vllm_container(
     """The container: the image's `vllm serve`, with the pair's model and draft. `rank` is the node's in a server of
     several nodes. Only the leader among them listens for requests; it is ready once all nodes are."""
     serving = pair.spec.serving or Serving()
-    container: dict[str, Any] = {
-        "name": VLLM.name,
-        "image": image,
-        "command": ["vllm", "serve"],
-        "args": [*(_verbatim(argument) for argument in _arguments(pair, serving)), *_group_arguments(serving, rank)],
-        "env": server_environment(pair, _SETTINGS),
-        **(_listening(serving) if rank in (None, LEADER_RANK) else {}),
-        "lifecycle": leave_hook(),
-        "securityContext": container_security(),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": mounts,
-    }
-    if resources := server_resources(pair):
-        container["resources"] = resources
-    return container
-
-
-def _listening(serving: Serving) -> dict[str, Any]:
-    return {
-        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in VLLM.ports.items()],
-        "startupProbe": startup_probe(_HEALTH, serving.startup_seconds),
-        "readinessProbe": readiness_probe(_HEALTH),
-        "livenessProbe": liveness_probe(_HEALTH),
-    }
+    own = [_verbatim(argument) for argument in _arguments(pair, serving)]
+    return server_container(
+        pair,
+        VLLM,
+        image=image,
+        command=["vllm", "serve"],
+        arguments=[*own, *_group_arguments(serving, rank)],
+        mounts=mounts,
+        variables=_SETTINGS,
+        listens=rank in (None, LEADER_RANK),
+    )
 
 
 def _group_arguments(serving: Serving, rank: str | None) -> list[str]:

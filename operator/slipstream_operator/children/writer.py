@@ -42,7 +42,7 @@ class ChildWriter:
         self._settled: dict[ObjectKey, tuple[str, str]] = {}
 
     async def bring_about(self, pair: KubeObject, wanted: tuple[KubeObject, ...]) -> Outcome:
-        """Write the children that differ, delete those that are not in `wanted`.
+        """Write the children that differ. Delete those that are not in `wanted`, unless a write was rejected.
 
         Raises:
             KubeUnavailable, KubeConflict: to be retried.
@@ -53,11 +53,13 @@ class ChildWriter:
                 writes += await self._write(pair, child)
             except (KubeRejected, KubeNotFound, ForeignObject) as exc:
                 problems.append(Problem(f"{child['kind']}/{child['metadata']['name']}", str(exc)))
+        if problems:
+            return Outcome(writes, tuple(problems))  # a rejected workload must not cost the running one
         keep = {key_of(child) for child in wanted}
-        for child in () if problems else self._cache.children_of(pair):  # else servers would go without others to come
+        for child in self._cache.children_of(pair):
             if (key := key_of(child)) not in keep and key.kind in CHILDREN:
                 writes += await self._delete(key, child)
-        return Outcome(writes, tuple(problems))
+        return Outcome(writes, ())
 
     def forget(self, pair: ObjectKey) -> None:
         """Drop the state of a deleted pair."""

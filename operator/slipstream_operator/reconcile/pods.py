@@ -28,13 +28,13 @@ _TELLING = (
 
 
 # Messages of the program `hf`, and what they mean.
-_OF_THE_HUB = (
+_HUB_MESSAGES = (
     (re.compile(r"Access denied|requires approval|Invalid user token|[Uu]nauthorized"), "WeightsDenied"),
     (re.compile(r"Revision not found|^Error: Model '.*' not found", re.MULTILINE), "WeightsNotFound"),
     (re.compile(r"No space left on device|Not enough free disk space|Disk quota exceeded"), "DiskFull"),
     (re.compile(r"Local entry not found|Connection|Name or service not known|timed out|Network"), "WeightsUnreachable"),
 )
-_WITHOUT_TOKEN = "; a private model needs HF_TOKEN in spec.serving.env"  # nosec B105 # a message
+_TOKEN_HINT = "; a private model needs HF_TOKEN in spec.serving.env"  # nosec B105 # a message
 
 
 class PodReason(StrEnum):
@@ -116,10 +116,10 @@ def _problems(pod: KubeObject) -> Iterator[PodProblem]:
 def _download_problems(pod: KubeObject, status: dict[str, Any]) -> Iterator[PodProblem]:
     """The state of the container that downloads weights."""
     log = (_terminated(status) or {}).get("message") or ""
-    reason = next((PodReason(name) for pattern, name in _OF_THE_HUB if pattern.search(log)), PodReason.WEIGHTS_FAILED)
+    reason = next((PodReason(name) for pattern, name in _HUB_MESSAGES if pattern.search(log)), PodReason.WEIGHTS_FAILED)
     for problem in _container_problems(pod, status, crashed=reason):
         may_be_private = problem.reason is PodReason.WEIGHTS_NOT_FOUND and "Revision" not in log
-        yield msgspec.structs.replace(problem, message=problem.message + (_WITHOUT_TOKEN if may_be_private else ""))
+        yield msgspec.structs.replace(problem, message=problem.message + (_TOKEN_HINT if may_be_private else ""))
     if (running := (status.get("state") or {}).get("running")) is not None:
         since = running.get("startedAt") or "an unknown time"
         yield _problem(pod, PodReason.DOWNLOADING_WEIGHTS, f"downloads its weights since {since}")

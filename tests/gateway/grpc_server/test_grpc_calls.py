@@ -27,7 +27,7 @@ async def calling(server: Server, name: str = "Echo", *options: tuple[str, Any])
 
 
 async def echoed(method: Any, messages: Sequence[bytes]) -> list[bytes]:
-    """What comes back for `messages`, which are sent without waiting."""
+    """The answers to `messages`, which are sent without waiting for any."""
     call = method(iter(messages))
     return [bytes(message) async for message in call]
 

@@ -174,7 +174,7 @@ def test_grants_that_cannot_be_used_end_the_start(tmp_path: Path, text: str, mes
 
 
 def test_a_key_for_servers_that_the_operator_runs_needs_a_grant_for_their_service() -> None:
-    """Whoever may change the pods of the namespace gets the key."""
+    """An author of pods in that namespace can read the key."""
     item = pair({"kind": "vllm", "apiKeyEnv": "TEAM_A_KEY"})
     item["spec"] |= {"target": {"source": "t"}, "draft": {"kind": "none"}}
     assert "'TEAM_A_KEY' is not granted to 'http://slipstream-acme.team-a.svc'" in problems(item)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -18,7 +18,6 @@ from tests.support.kube import KubeApiServer, install_definitions
 from tests.support.kubelet import VllmKubelet
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
-from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -51,14 +50,6 @@ spec: {{pair: support, allowClientMode: true, maxTemperature: 2, parityShare: 0}
 
 
 @pytest.fixture
-def redis_url(tmp_path: Path) -> Iterator[str]:
-    [port] = lasting_ports(1)
-    server = RedisServer(tmp_path, port)
-    yield server.url
-    server.stop()
-
-
-@pytest.fixture
 def kubelet(vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path) -> Iterator[VllmKubelet]:
     [port] = lasting_ports(1)
     folder = tmp_path / "node"
@@ -69,16 +60,8 @@ def kubelet(vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_
 
 
 @pytest.fixture
-def cluster(
-    kube: KubeApiServer,
-    crds: None,
-    namespace: str,
-    redis_url: str,
-    tmp_path: Path,
-    free_ports: Callable[[int], list[int]],
-) -> Iterator[Cluster]:
-    """An operator and a gateway."""
-    with running_cluster(kube, namespace, redis_url, tmp_path, free_ports(3)) as cluster:
+def cluster(kube: KubeApiServer, crds: None, namespace: str, tmp_path: Path) -> Iterator[Cluster]:
+    with running_cluster(kube, namespace, tmp_path, gateways=1) as cluster:
         yield cluster
 
 

@@ -1,0 +1,46 @@
+"""Header blocks of a client (RFC 7541). Of their content only the path of a call is used."""
+
+from __future__ import annotations
+
+from hpack import Decoder, HPACKError
+
+from slipstream_gateway.grpc_server.frames import BrokenProtocol, ErrorCode
+
+MAX_HEADER_BYTES = 32 * 1024
+_KEPT_BLOCKS = 64
+
+
+class HeaderBlocks:
+    """Decodes the header blocks of one connection, in their order.
+
+    A client repeats its header blocks. One that left the decoder's table as it was means the same until another changes
+    the table; until then it is looked up.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
+        self._paths: dict[bytes, str] = {}
+
+    def path_of(self, block: bytes) -> str:
+        """The pseudo-header `:path` of `block`; empty in trailers. Raises `BrokenProtocol`."""
+        path = self._paths.get(block)
+        if path is not None:
+            return path
+        size, newest = self._table()
+        try:
+            headers = dict(self._decoder.decode(block, raw=True))
+        except HPACKError as exc:
+            raise BrokenProtocol(ErrorCode.COMPRESSION_ERROR, "a header block cannot be decoded") from exc
+        path = headers.get(b":path", b"").decode("latin-1")
+        size_after, newest_after = self._table()
+        if size_after != size or newest_after is not newest or len(self._paths) >= _KEPT_BLOCKS:
+            self._paths.clear()
+        else:
+            self._paths[block] = path
+        return path
+
+    def _table(self) -> tuple[tuple[int, int], object]:
+        """The sizes of the decoder's table, and its newest entry: another object after each addition."""
+        table = self._decoder.header_table
+        entries = table.dynamic_entries
+        return (len(entries), table.maxsize), entries[0] if entries else None
