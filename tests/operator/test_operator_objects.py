@@ -340,6 +340,8 @@ def test_rights_are_enough_and_no_more_than_it_takes(cluster: Cluster, operator:
 def test_probes_and_metrics_answer(cluster: Cluster, operator: OperatorProcess) -> None:
     cluster.pair("measured")
     cluster.wait_condition("modelpairs", "measured", "Accepted", "True")
+    cluster.patch("modelpairs", "measured", {"spec": {"draft": {"source": None}}})
+    cluster.wait_condition("modelpairs", "measured", "Accepted", "False")
     assert operator.is_alive()
     assert operator.is_ready()
     assert operator.metric("slipstream_operator_synced") == 1
