@@ -32,7 +32,6 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 330_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),  # short, because requests wait for the next attempt
 )
 _RECONNECT_WAIT_S = 0.8  # longer than the longest pause between two connection attempts
@@ -137,10 +136,25 @@ class TritonChannel:
     async def _move(self, target: _Target) -> None:
         if self._channel is not None:
             self._left.append(self._channel)
-        self._target, self._channel = target, _channel(target, self._address, self._tls)
+        self._target, self._channel = target, self._new_channel(target)
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         while len(self._left) > _MOST_LEFT:
             await self._left.popleft().close()
+
+    def _new_channel(self, target: _Target) -> grpc.aio.Channel:
+        """The server's certificate is checked against the address that the pair names."""
+        address = f"{target.family}:{','.join(target.addresses)}"
+        options = (
+            *CHANNEL_OPTIONS,
+            ("grpc.default_authority", self._address),
+            # The deadline of one connection attempt, up to the server's settings, in spite of its name (gRPC's
+            # `connection-backoff.md`, MIN_CONNECT_TIMEOUT).
+            ("grpc.min_reconnect_backoff_ms", round(self._connect_timeout_s * 1000)),
+        )
+        if self._tls is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        credentials = grpc.ssl_channel_credentials(self._tls.ca, self._tls.key, self._tls.certificate)
+        return grpc.aio.secure_channel(address, credentials, options=options)
 
     async def _why(self) -> str:
         """The problem of a failed channel, queried for TLS, which has many failure modes. The call fails at once with
@@ -159,13 +173,3 @@ def _target(found: list[tuple[Address, int]]) -> _Target:
     four = [f"{address}:{port}" for address, port in found if address.version == 4]
     six = [f"[{address}]:{port}" for address, port in found if address.version == 6]
     return _Target("ipv4", tuple(four)) if four else _Target("ipv6", tuple(six))
-
-
-def _channel(target: _Target, authority: str, tls: Credentials | None) -> grpc.aio.Channel:
-    """The server's certificate is checked against `authority`."""
-    address = f"{target.family}:{','.join(target.addresses)}"
-    options = (*CHANNEL_OPTIONS, ("grpc.default_authority", authority))
-    if tls is None:
-        return grpc.aio.insecure_channel(address, options=options)
-    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
-    return grpc.aio.secure_channel(address, credentials, options=options)

@@ -18,6 +18,7 @@ from slipstream_tools.up.triton_server import TritonPorts
 
 WAIT_S = 60.0
 CONNECT_S = 15.0
+ROUNDS = 10
 PROMPT = "Summarize the call for the CRM: reason, agent actions, outcome, next step.\n\nCustomer: My invoice is wrong."
 BODY = {"model": "slipstream-embedded", "messages": [{"role": "user", "content": PROMPT}]}
 LONG = {**BODY, "stream": True, "max_tokens": 400, "temperature": 2, "seed": 1}
@@ -92,11 +93,16 @@ def test_streams_outlive_a_triton_that_is_killed_and_one_that_halts(
             ThreadPoolExecutor(2) as pool,
         ):
             url = f"{both.url}/v1/chat/completions"
-            started = threading.Event()
-            other = pool.submit(ask, url, started.set)
-            assert started.wait(WAIT_S)
-            halted = ask(url, lambda: os.kill(servers[1].child.pid, signal.SIGSTOP))
-            assert (halted, other.result()) == (undisturbed, undisturbed)
+            # A round's stream may have ended at the server before that is halted: then another round shows it.
+            for _ in range(ROUNDS):
+                started = threading.Event()
+                other = pool.submit(ask, url, started.set)
+                assert started.wait(WAIT_S)
+                halted = ask(url, lambda: os.kill(servers[1].child.pid, signal.SIGSTOP))
+                assert (halted, other.result()) == (undisturbed, undisturbed)
+                if both.metric("slipstream_resumed_total", cause="stalled", result="resumed"):
+                    break
+                os.kill(servers[1].child.pid, signal.SIGCONT)
             assert both.metric("slipstream_resumed_total", cause="stalled", result="resumed") == 1
             # Nor does what has no first byte yet wait for it.
             whole_answers = [pool.submit(httpx.post, url, json=BODY, timeout=WAIT_S) for _ in range(2)]

@@ -1,10 +1,9 @@
-"""Real Redis servers of the tests' own; a proxy that delays and cuts what goes through it."""
+"""Real Redis servers of the tests' own, with proxies that delay and cut what goes through them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,64 +15,7 @@ from slipstream_core.types import Arm, Reason
 
 from tests.support.polling import soon
 from tests.support.redis_server import RedisServer
-
-
-class Proxy:
-    """Between a store and Redis: replies come `delay_s` late, and with `cut` connections are cut at a random byte
-    of what Redis answers, so that commands are carried out and nobody is told. Nothing passes while `open` is clear."""
-
-    def __init__(self, to_port: int, *, delay_s: float = 0.0, cut: float = 0.0, seed: int = 0) -> None:
-        self._to_port = to_port
-        self.delay_s = delay_s
-        self.cut = cut
-        self.cuts = 0
-        self.open = asyncio.Event()
-        self.open.set()
-        self._random = random.Random(seed)
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def start(self) -> str:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
-        return f"redis://127.0.0.1:{port}/0"
-
-    async def stop(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
-        back = asyncio.create_task(self._back(to_reader, writer))
-        try:
-            while data := await reader.read(65536):
-                await self.open.wait()
-                to_writer.write(data)
-                await to_writer.drain()
-        except ConnectionError:
-            pass  # either side may go at any time
-        finally:
-            back.cancel()
-            to_writer.close()
-            writer.close()
-            self._tasks.discard(task)
-
-    async def _back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(65536):
-                await asyncio.sleep(self.delay_s)
-                await self.open.wait()
-                if self._random.random() < self.cut:
-                    self.cuts += 1
-                    writer.write(data[: self._random.randrange(len(data))])
-                    break
-                writer.write(data)
-                await writer.drain()
-        writer.close()
+from tests.support.slow_proxy import SlowProxy
 
 
 class Replica:
@@ -127,13 +69,13 @@ async def replica() -> AsyncIterator[Callable[..., Replica]]:
 
 
 @pytest.fixture
-async def proxy() -> AsyncIterator[Callable[..., Awaitable[tuple[Proxy, str]]]]:
+async def proxy() -> AsyncIterator[Callable[..., Awaitable[tuple[SlowProxy, str]]]]:
     """Starts proxies; all are stopped after the test."""
-    proxies: list[Proxy] = []
+    proxies: list[SlowProxy] = []
 
-    async def start(to_port: int, **options: Any) -> tuple[Proxy, str]:
-        proxies.append(Proxy(to_port, **options))
-        return proxies[-1], await proxies[-1].start()
+    async def start(to_port: int, **options: Any) -> tuple[SlowProxy, str]:
+        proxies.append(SlowProxy(to_port, **options))
+        return proxies[-1], f"redis://127.0.0.1:{await proxies[-1].start()}/0"
 
     yield start
     await asyncio.gather(*(one.stop() for one in proxies))

@@ -16,10 +16,13 @@ from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.triton_channel import CHANNEL_OPTIONS, TritonChannel
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.support.slow_proxy import SlowProxy
+
 pytestmark = pytest.mark.integration
 
 GRPC_SERVER_MIN_PING_INTERVAL_MS = 300_000
 WAIT_S = 30.0
+LATE_S = 1.0
 
 
 def test_pings_are_rarer_than_a_server_tolerates() -> None:
@@ -101,6 +104,18 @@ async def ask(channel: TritonChannel) -> str:
                 await asyncio.sleep(0.05)
             else:
                 return str(answer.name)
+
+
+async def test_a_server_that_accepts_late_is_not_called_unreachable(free_ports: Callable[[int], list[int]]) -> None:
+    """Longer than gRPC's pause between two attempts, as behind a distant TLS handshake or on a busy machine."""
+    [port] = free_ports(1)
+    async with serving("here", f"127.0.0.1:{port}"):
+        late = SlowProxy(port, delay_s=LATE_S)
+        try:
+            async with connecting(f"127.0.0.1:{await late.start()}") as channel:
+                await channel.connected()
+        finally:
+            await late.stop()
 
 
 async def test_an_address_that_a_name_may_not_resolve_to_gets_no_connection(
