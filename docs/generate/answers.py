@@ -188,6 +188,8 @@ RESPONSE_HEADERS = {
     "x-slipstream-reason": "The reason for the decision, as a code: see the reference of reasons.",
     "x-slipstream-draft-length": "Maximum number of draft tokens per step; 0 for plain decoding.",
     "x-slipstream-resumable": "On streams: whether another server can continue this stream if its server dies.",
+    "x-slipstream-revision": "The new revision of the pair whose server answered. Only while it is compared with the "
+    "serving one, and only for its answers.",
     "x-slipstream-saving-ms": "The predicted saving of the best draft length; negative where speculation loses. Only "
     "after a forecast.",
     **{

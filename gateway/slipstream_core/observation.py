@@ -96,8 +96,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     answer ended at its length limit. `priced_s` is the time that an answer is priced for: if both arms share servers,
     the engine's time (see `Usage.engine_s`), None if unknown; if each arm has its own servers, `e2e_s`, as if the
     request had been alone there, because in a little-used pool fewer requests share its steps, whatever speculation
-    does. Replicas of different versions share observations: a new field needs a default, and readers ignore unknown
-    fields.
+    does. `revision` is the new revision with which the serving one was compared at the time, empty without such a
+    comparison; `canary`: the draw sent the request to the new one. Replicas of different versions share observations: a
+    new field needs a default, and readers ignore unknown fields.
     """
 
     subject: Subject
@@ -122,6 +123,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cut: bool = False
     parity: str | None = None
     priced_s: float | None = None
+    revision: str = ""
+    canary: bool = False
 
 
 def cost_of(seen: Observation) -> float | None:

@@ -231,7 +231,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     `detail` is the reason in one sentence; `numbers` holds all figures behind it. `saving_s` is the predicted saving of
     the best draft length, negative if speculation is slower; None without a forecast. `unconditional`: the request
     would speculate whatever its neighbours do, so that other decisions may count on it. `adaptive`: the draft length is
-    a maximum, and in each step the server verifies as many draft tokens as pay.
+    a maximum, and in each step the server verifies as many draft tokens as pay. `revision` is the new revision of the
+    pair whose servers answer; empty for the serving one.
     """
 
     arm: Arm
@@ -243,6 +244,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     saving_s: float | None = None
     unconditional: bool = False
     adaptive: bool = False
+    revision: str = ""
 
     @property
     def step_draft_tokens(self) -> int:

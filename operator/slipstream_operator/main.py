@@ -22,7 +22,7 @@ from slipstream_operator.handlers.health import STANDBY, Health, serve
 from slipstream_operator.handlers.metrics import Metrics
 from slipstream_operator.handlers.pairs import PairDecision
 from slipstream_operator.handlers.policies import PolicyDecision
-from slipstream_operator.rollout.evidence import NoEvidence, PolicyEvidence, RedisEvidence
+from slipstream_operator.rollout.evidence import CollectedEvidence, NoEvidence, RedisEvidence
 from slipstream_operator.settings import OperatorSettings
 from slipstream_operator.types import ServingDefaults
 
@@ -91,10 +91,10 @@ def _build(
     metrics: Metrics,
     decide_pair: PairDecision,
     decide_policy: PolicyDecision,
-) -> tuple[Controller, PolicyEvidence]:
+) -> tuple[Controller, CollectedEvidence]:
     fed: set[ObjectKey] = set()
     source = NoEvidence() if settings.redis_url is None else RedisEvidence(settings.redis_url)
-    evidence = PolicyEvidence(source, changed=fed.add)
+    evidence = CollectedEvidence(source, changed=fed.add)
     budgets = resources[Kind.POD_DISRUPTION_BUDGET].api_version
     controller = Controller(
         client=client,
@@ -143,7 +143,7 @@ def _own_namespace() -> str:
     return own_namespace() or DEFAULT_NAMESPACE
 
 
-async def _gather(evidence: PolicyEvidence) -> None:
+async def _gather(evidence: CollectedEvidence) -> None:
     """Read outcomes until cancelled."""
     try:
         await evidence.run()

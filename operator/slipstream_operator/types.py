@@ -45,6 +45,15 @@ class NameClaim(NamedTuple):
     holder: NameHolder | None = None
 
 
+class ObservedCanary(NamedTuple):
+    """The servers of a new revision: their Deployment, or LeaderWorkerSet in the form of one, and their pods; None and
+    empty where there are none (yet). `facts` is None without evidence."""
+
+    deployment: KubeObject | None = None
+    pods: tuple[KubeObject, ...] = ()
+    facts: Any = None
+
+
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of a ModelPair when it is reconciled.
 
@@ -57,7 +66,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     counts the gateways that apply the spec, `withheld` has the servers that may not speculate: once for each gateway.
     `unreachable` has, for each gateway that has probed, the servers that it cannot reach, None where all answer.
     `last_request` is the time of the last reported request for the pair; None: none since the operator started.
-    `name` is the state of the model name of the version in use.
+    `name` is the state of the model name of the version in use. `canary` has the servers of a new revision that is
+    compared with the serving one, and the evidence about it.
     """
 
     raw: KubeObject
@@ -74,6 +84,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     unreachable: tuple[UnreachableServers | None, ...] = ()
     last_request: datetime | None = None
     name: NameClaim = NameClaim()
+    canary: ObservedCanary = ObservedCanary()
     defaults: ServingDefaults = ServingDefaults()
 
 

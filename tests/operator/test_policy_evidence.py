@@ -18,7 +18,7 @@ from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.types import Arm
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.rollout.analysis import Metric
-from slipstream_operator.rollout.evidence import CHECKPOINT_LOST, GRACE_S, NoEvidence, PolicyEvidence, RedisEvidence
+from slipstream_operator.rollout.evidence import CHECKPOINT_LOST, GRACE_S, CollectedEvidence, NoEvidence, RedisEvidence
 from slipstream_operator.status.conditions import rfc3339
 
 from tests.operator.policy_world import CODE, LONG, PAIR_KEY, observation, policy_of, raw_policy
@@ -42,7 +42,7 @@ class Operator:
         self.now_s = time.time()
         self.changed: list[ObjectKey] = []
         source = RedisEvidence(url, interval_s=0.01) if url else NoEvidence()
-        self.evidence = PolicyEvidence(source, changed=self.changed.append, clock_s=lambda: self.now_s)
+        self.evidence = CollectedEvidence(source, changed=self.changed.append, clock_s=lambda: self.now_s)
         self.lost = self.evidence.open(KEY, policy, pair_key=PAIR_KEY, checkpoint=checkpoint, created=CREATED)
         if follows:
             self.evidence.follow(KEY, EMPTY)

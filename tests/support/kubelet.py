@@ -43,6 +43,7 @@ class Kubelet(ABC):
         self._namespace = namespace
         self._folder = folder
         self._ports = ports
+        self.listed_ports = ports  # where clients find them
 
     @abstractmethod
     def start_server(self, pod: JSON) -> None:
@@ -108,7 +109,7 @@ class Kubelet(ABC):
             "metadata": {"name": f"{service}-0", "labels": {**labels, "kubernetes.io/service-name": service}},
             "addressType": "IPv4",
             "endpoints": [{"addresses": [HOST], "conditions": {"ready": True}}],
-            "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in self._ports.items()],
+            "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in self.listed_ports.items()],
         }
         self._client.apply_yaml([piece], namespace=self._namespace)
 
@@ -124,13 +125,14 @@ class Kubelet(ABC):
 
 
 class TritonKubelet(Kubelet):
-    """For pairs of Slipstream's engine."""
+    """For pairs of Slipstream's engine. `weights` are sources that the image has in place of others."""
 
-    _server: TritonServer | None = None
+    server: TritonServer | None = None
+    weights: Mapping[str, str] = {}
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
+        if self.server is not None:
+            self.server.stop()
 
     def start_server(self, pod: JSON) -> None:
         """With the files of the ConfigMap, where the pod mounts them."""
@@ -144,9 +146,14 @@ class TritonKubelet(Kubelet):
             for item in source["items"]:
                 path = repository / Path(mount["mountPath"]).name / item["path"]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(data[item["key"]], encoding="utf-8")
-        self._server = TritonServer(model_repository=repository, run_dir=self._folder, ports=TritonPorts(**self._ports))
-        self._server.wait_ready(timeout_s=TRITON_TIMEOUT_S)
+                path.write_text(self._with_weights(data[item["key"]]), encoding="utf-8")
+        self.server = TritonServer(model_repository=repository, run_dir=self._folder, ports=TritonPorts(**self._ports))
+        self.server.wait_ready(timeout_s=TRITON_TIMEOUT_S)
+
+    def _with_weights(self, text: str) -> str:
+        for source, other in self.weights.items():
+            text = text.replace(source, other)
+        return text
 
 
 class VllmKubelet(Kubelet):

@@ -23,17 +23,17 @@ def spec_hash(pair: ModelPair | None, policy: SpeculationPolicy) -> str:
     so that a version with more fields does not clear a rollback.
     """
     policy_spec = msgspec.structs.replace(policy.spec, kill_switch=None, retry_token=None, enabled=True)
-    return written_hash(None if pair is None else _judged(pair), _beyond_defaults(policy_spec))
+    return written_hash(None if pair is None else _judged(pair), beyond_defaults(policy_spec))
 
 
 def _judged(pair: ModelPair) -> object:
     serving = pair.spec.serving
     image = None if serving is None else serving.image
     spec = msgspec.structs.replace(pair.spec, kill_switch=None, serving=None)
-    return [image, _beyond_defaults(spec)]
+    return [image, beyond_defaults(spec)]
 
 
-def _beyond_defaults(value: object) -> object:
+def beyond_defaults(value: object) -> object:
     """`value` as plain data without the fields that are at their defaults."""
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
@@ -41,10 +41,10 @@ def _beyond_defaults(value: object) -> object:
         for name, encoded, default in _fields(type(value)):
             item = getattr(value, name)
             if item != default:
-                kept[encoded] = _beyond_defaults(item)
+                kept[encoded] = beyond_defaults(item)
         return kept
     if isinstance(value, tuple):
-        return [_beyond_defaults(item) for item in value]
+        return [beyond_defaults(item) for item in value]
     return value
 
 

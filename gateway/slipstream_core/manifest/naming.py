@@ -29,10 +29,17 @@ def child_name(pair: str) -> str:
     return name if len(name) <= _LONGEST else _shortened(name)
 
 
-def group_name(pair: str) -> str:
-    """The name of the LeaderWorkerSet of `pair`. Not that of the other children, because a LeaderWorkerSet comes with a
-    Service of its own name. It is short, because names and labels of pods add to it."""
-    name = f"slipstream-{pair}-group"
+def canary_name(pair: str) -> str:
+    """The name of the children of a new revision of `pair` that is compared with the serving one. Other children's
+    names begin with `slipstream-`, so none of them has this one."""
+    name = f"canary-{child_name(pair)}"
+    return name if len(name) <= _LONGEST else _shortened(name)
+
+
+def group_name(name: str) -> str:
+    """The name of the LeaderWorkerSet beside other children of the name `name`. Not theirs, because a LeaderWorkerSet
+    comes with a Service of its own name. It is short, because names and labels of pods add to it."""
+    name = f"{name}-group"
     return name if len(name) <= _LONGEST_GROUP else _shortened(name, _LONGEST_GROUP)
 
 

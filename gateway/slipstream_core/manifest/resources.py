@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from slipstream_core.errors import ManifestError
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.objects import ManifestObject
+from slipstream_core.manifest.objects import ManifestObject, ModelPair
 from slipstream_core.manifest.parse import TYPES, check_document, convert, without_status
 from slipstream_core.manifest.reports import object_key
 from slipstream_core.manifest.rules import check_object
@@ -26,7 +26,8 @@ class ParsedResource(msgspec.Struct, frozen=True, kw_only=True):
     `item` is None if there are `problems`. `ignored` are the paths of its unknown fields, which have no effect. The
     other fields are read from the raw object, however invalid it is: `killed` is `raw_kill_switch`, `pair` the pair's
     name in a policy, `model` the name that a pair claims, `created` its time of creation ("" without a cluster).
-    `name_holder` is the holder of a model name that the pair waits for; only `parse_version` reads it.
+    `name_holder` is the holder of a model name that the pair waits for. `canary` is the pair in a version whose
+    revision is compared with the serving one, so that `item` is None. Only `parse_version` sets both.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class ParsedResource(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     created: str = ""
     name_holder: NameHolder | None = None
+    canary: ModelPair | None = None
 
     @property
     def key(self) -> str:

@@ -73,6 +73,74 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = "/models"
 
 
+class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The comparison of a new revision with the serving one, before it replaces it."""
+
+    share: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=0.5,
+            description="Maximum share of the requests that the new revision gets; less while it has so few servers "
+            "that each would get more requests than a server of the serving revision.",
+        ),
+    ] = 0.1
+    replicas: Annotated[int, Meta(ge=1, le=1000, description="Number of servers of the new revision.")] = 1
+    min_samples: Annotated[
+        int, Meta(ge=20, le=1_000_000, description="Minimum number of answers of each revision before promotion.")
+    ] = 200
+    max_slowdown: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=10,
+            description="Maximum increase of the mean time of an answer over the serving revision, as a share.",
+        ),
+    ] = 0.05
+    error_rate: Annotated[
+        float, Meta(ge=0, le=1, description="Maximum share of the new revision's requests that fail.")
+    ] = 0.05
+    parity_loss: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Maximum share of answers that differ from plain ones of the serving revision, if both have "
+            "the same target. A tenth of the answers is decoded again and compared, as far as they are comparable.",
+        ),
+    ] = 0.5
+    retry_token: Annotated[
+        Annotated[str, Meta(max_length=256)] | None,
+        Meta(description="Any text; a change tries a revision again that was rolled back."),
+    ] = None
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """How servers of a new revision replace the present ones. A revision is everything that servers are started
+    with."""
+
+    strategy: Annotated[
+        Literal["RollingUpdate", "Recreate"],
+        Meta(
+            description="RollingUpdate: server by server. Recreate: the present servers end first, for clusters "
+            "without spare GPUs; no server runs meanwhile."
+        ),
+    ] = "RollingUpdate"
+    max_surge: Annotated[
+        int, Meta(ge=0, le=1000, description="Maximum number of additional servers during a rolling update.")
+    ] = 1
+    max_unavailable: Annotated[
+        int, Meta(ge=0, le=1000, description="Maximum number of missing servers during a rolling update.")
+    ] = 0
+    canary: Annotated[
+        Canary | None,
+        Meta(
+            description="Comparison of a new revision with the serving one first. Default: none, a new revision "
+            "replaces the servers at once."
+        ),
+    ] = None
+
+
 class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """The servers of a pair in a cluster."""
 
@@ -133,6 +201,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     storage: Annotated[
         Storage | None, Meta(description="Volume with the checkpoints; not needed for the embedded pair.")
     ] = None
+    update: Annotated[Update, Meta(description="How servers of a new revision replace the present ones.")] = Update()
     startup_seconds: Annotated[
         int, Meta(ge=10, le=86_400, description="Time that a server may take to load before it is restarted.")
     ] = 1800

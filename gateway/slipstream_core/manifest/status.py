@@ -99,6 +99,35 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     desired: Annotated[int, Meta(ge=0, description="Desired servers.")] = 0
 
 
+class CanaryPhase(StrEnum):
+    """The phase of a new revision.
+
+    `Starting`: its servers start. `Comparing`: it gets a share of the requests. `Promoted`: it is the version in
+    effect. `RolledBack`: it was taken back, until the spec or its retryToken changes.
+    """
+
+    STARTING = "Starting"
+    COMPARING = "Comparing"
+    PROMOTED = "Promoted"
+    ROLLED_BACK = "RolledBack"
+
+
+class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The newest revision that is or was compared with the serving one."""
+
+    revision: Annotated[str, Meta(max_length=64, description="The revision: a hash of its spec.")]
+    phase: Annotated[CanaryPhase, Meta(description="Phase of the revision.")]
+    share: Annotated[float, Meta(ge=0, le=1, description="Share of the requests that its servers get.")] = 0.0
+    since: Annotated[str, Meta(max_length=64, description="Start of the phase.")] = ""
+    rule: Annotated[str, Meta(max_length=64, description="Rule that ended the comparison.")] = ""
+    message: Annotated[str, Meta(max_length=1024, description="Reason for the phase.")] = ""
+    samples: Annotated[int, Meta(ge=0, description="Answers of its servers in the comparison.")] = 0
+    change: Annotated[
+        float | None,
+        Meta(description="Change of the mean time of an answer from the serving revision, as a share; null: unknown."),
+    ] = None
+
+
 class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Observed state of a pair."""
 
@@ -113,6 +142,9 @@ class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     replicas: Annotated[Replicas, Meta(description="Servers of the pair.")] = Replicas()
     last_request_time: Annotated[
         Time | None, Meta(description="Time of the last client request, to the minute; null: unknown.")
+    ] = None
+    canary: Annotated[
+        CanaryStatus | None, Meta(description="Newest revision that is or was compared with the serving one.")
     ] = None
     name_holder: Annotated[
         NameHolder | None, Meta(description="Namespace that holds the model name which the pair waits for.")

@@ -42,13 +42,23 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     price_per_gpu_hour: float | None = None
 
 
+class CanaryRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """A new revision of a pair that is compared with the serving one: its `route`, and the `share` of the requests that
+    it gets."""
+
+    route: Route
+    revision: str
+    share: float
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """The data to serve one model name. `speculative` is None if the pair has no draft. `fallback`: servers without
     speculation for requests with a parameter that the servers of both arms refuse.
 
     `generation` is a hash of the pair and its policy as written: equal exactly when both are. `standing` limits the
     share of each class that may speculate; None, as with a file, sets no limit. `killed` is the reason why no request
-    of this pair may speculate, beyond the kill switches of `pair` and `policy`.
+    of this pair may speculate, beyond the kill switches of `pair` and `policy`. `canary` is the new revision that is
+    compared with this one.
     """
 
     model: str
@@ -61,6 +71,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     standing: Standing | None = None
     killed: str | None = None
     fallback: Backend | None = None
+    canary: CanaryRoute | None = None
 
     @property
     def servers(self) -> frozenset[str]:

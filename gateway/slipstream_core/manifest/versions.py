@@ -1,5 +1,5 @@
-"""The version of a custom resource that is in effect: the newest, or the last usable one while the newest is unusable
-or waits for its rename.
+"""The version of a custom resource that is in effect: the newest, or the last usable one while the newest is unusable,
+waits for its rename, or is compared with the one that serves.
 
 A running process keeps the last usable version in memory. For gateways and operators that start later, the operator
 writes it into the object's status. The kill switch is always that of the newest version.
@@ -7,6 +7,9 @@ writes it into the object's status. The kill switch is always that of the newest
 Clients request a model by its name, so a rename breaks their requests. The effective name is that of `status.lastGood`:
 gateways and operator decide by the object alone, and all decide alike. The operator accepts a rename when no client has
 requested the pair lately. An annotation accepts it at once, also without an operator.
+
+A new revision of a pair with `serving.update.canary` takes effect in the same way: when the operator writes it into
+`status.lastGood`, because its comparison with the serving one has succeeded.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import msgspec
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
+from slipstream_core.manifest.revision import canary_of, needs_canary, revision_of
 from slipstream_core.manifest.status import MAX_LAST_GOOD_CHARS, LastGood, NameHolder
 
 
@@ -121,7 +125,7 @@ def pending_rename(raw: Mapping[str, Any]) -> Rename | None:
     metadata, spec = raw.get("metadata") or {}, raw.get("spec")
     new = spec.get("model") if isinstance(spec, Mapping) and raw.get("kind") == "ModelPair" else None
     kept = kept_of(raw)
-    if not isinstance(new, str) or kept is None or kept.generation == metadata.get("generation"):
+    if not isinstance(new, str) or kept is None or _is_newest(kept, raw):
         return None
     old, annotations = model_kept(kept), metadata.get("annotations")
     is_allowed = isinstance(annotations, Mapping) and annotations.get(ALLOW_RENAME) == new
@@ -151,17 +155,51 @@ def held_back(parsed: ParsedResource, rename: Rename) -> ParsedResource:
     return msgspec.structs.replace(parsed, item=None, problems=(Problem("spec.model", message),))
 
 
+class Comparison(NamedTuple):
+    """A version of a pair with a new revision, and the version that serves."""
+
+    new: ModelPair
+    serving: ModelPair
+
+
+def waiting_comparison(raw: Mapping[str, Any], parsed: ParsedResource) -> Comparison | None:
+    """The comparison that the pair in `parsed`, which `parse_resource` returned for `raw`, needs before it takes
+    effect; None if it needs none."""
+    new, kept = parsed.item, kept_of(raw)
+    if not isinstance(new, ModelPair) or canary_of(new) is None or kept is None or _is_newest(kept, raw):
+        return None
+    serving = kept_version(raw)
+    item = None if serving is None else serving.parsed.item
+    return Comparison(new, item) if isinstance(item, ModelPair) and needs_canary(new, item) else None
+
+
+def compared(parsed: ParsedResource, comparison: Comparison) -> ParsedResource:
+    """A version whose revision is not in effect, because it is compared with the serving one or was rolled back."""
+    message = f"the revision {revision_of(comparison.new)} is not that of the serving version, see the status"
+    return msgspec.structs.replace(parsed, item=None, canary=comparison.new, problems=(Problem("spec", message),))
+
+
+def _is_newest(kept: LastGood, raw: Mapping[str, Any]) -> bool:
+    metadata: Mapping[str, Any] = raw.get("metadata") or {}
+    return kept.generation == metadata.get("generation")
+
+
 def version_key(raw: Mapping[str, Any]) -> tuple[object, ...]:
     """All inputs of `parse_version` beside the spec. The operator changes the rest of the status all the time."""
     metadata = raw["metadata"]
-    return metadata.get("uid"), metadata.get("generation"), pending_rename(raw), name_holder_of(raw)
+    kept = kept_of(raw)
+    accepted = None if kept is None else kept.generation
+    return metadata.get("uid"), metadata.get("generation"), pending_rename(raw), accepted, name_holder_of(raw)
 
 
 def parse_version(raw: Mapping[str, Any]) -> ParsedResource:
-    """The object of a custom resource as from `parse_resource`, but unusable while a rename in it waits."""
+    """The object of a custom resource as from `parse_resource`, but unusable while a rename in it waits, or while its
+    revision is compared with the serving one."""
     parsed = msgspec.structs.replace(parse_resource(raw), name_holder=name_holder_of(raw))
-    rename = waiting_rename(raw, parsed)
-    return parsed if rename is None else held_back(parsed, rename)
+    if (rename := waiting_rename(raw, parsed)) is not None:
+        return held_back(parsed, rename)
+    comparison = waiting_comparison(raw, parsed)
+    return parsed if comparison is None else compared(parsed, comparison)
 
 
 def name_holder_of(raw: Mapping[str, Any]) -> NameHolder | None:

@@ -242,6 +242,8 @@ def _decision_headers(arm: str, request_class: str, reason: str, draft_length: i
 def decision_headers(decision: Decision) -> Headers:
     """The decision as response headers, not to be changed: all but the saving come from closed sets and are kept."""
     headers = _decision_headers(decision.arm, decision.request_class, decision.reason, decision.draft_length)
+    if decision.revision:
+        headers = [*headers, (b"x-slipstream-revision", decision.revision.encode())]
     if decision.saving_s is None:
         return headers
     return [*headers, (b"x-slipstream-saving-ms", b"%.1f" % (1e3 * decision.saving_s))]

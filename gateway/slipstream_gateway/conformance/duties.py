@@ -34,7 +34,7 @@ class Duty(NamedTuple):
 def duties_of(snapshot: Snapshot) -> dict[Replica, Duty]:
     """The duty of each server of a speculative arm."""
     found: dict[Replica, Duty] = {}
-    for served in snapshot.routes.values():
+    for served in snapshot.served:
         pool, speculative = served.speculative, served.route.speculative
         if pool is None or speculative is None:
             continue

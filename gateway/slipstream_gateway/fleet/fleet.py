@@ -184,7 +184,8 @@ class Fleet:
         plain = self._pool(route.plain, keys, speculative=False)
         speculative = self._pool(route.speculative, keys, speculative=True) if route.speculative is not None else None
         fallback = self._pool(route.fallback, keys, speculative=False) if route.fallback is not None else None
-        return ServedRoute(route, plain, speculative, frozenset(keys), fallback)
+        canary = None if route.canary is None else self._serve(route.canary.route, None)
+        return ServedRoute(route, plain, speculative, frozenset(keys), fallback, canary)
 
     def _pool(self, backend: Backend, keys: set[ReplicaKey], *, speculative: bool) -> Pool:
         replicas = []

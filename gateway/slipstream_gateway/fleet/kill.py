@@ -32,7 +32,7 @@ def speculative_replicas(pair: str, snapshots: Collection[Snapshot]) -> tuple[Re
     pools = (
         served.speculative
         for snapshot in snapshots
-        for served in snapshot.routes.values()
+        for served in snapshot.served
         if served.speculative is not None and served.route.pair.metadata.key == pair
     )
     return tuple(dict.fromkeys(replica for pool in pools for replica in pool.replicas))

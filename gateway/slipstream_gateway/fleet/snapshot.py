@@ -33,13 +33,14 @@ class ReplicaKey(NamedTuple):
 
 class ServedRoute(NamedTuple):
     """A route with the replicas of its arms; `keys` has the keys of all of them. `speculative` None: the pair has no
-    draft. `fallback` has the replicas of `Route.fallback`."""
+    draft. `fallback` has the replicas of `Route.fallback`, `canary` those of `Route.canary`."""
 
     route: Route
     plain: Pool
     speculative: Pool | None
     keys: frozenset[ReplicaKey]
     fallback: Pool | None = None
+    canary: ServedRoute | None = None
 
 
 class Snapshot:
@@ -54,7 +55,9 @@ class Snapshot:
     ) -> None:
         self.table = table
         self.routes = routes
-        self.keys = frozenset(key for served in routes.values() for key in served.keys)
+        self.served = tuple(one for served in routes.values() for one in (served, served.canary) if one is not None)
+        """The routes, and those of their canaries."""
+        self.keys = frozenset(key for served in self.served for key in served.keys)
         self.killed = killed | {served.route.pair.metadata.key for served in routes.values() if is_killed(served.route)}
         self.incomplete = incomplete
         self.in_use = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
 from slipstream_core.errors import (
@@ -21,8 +21,15 @@ from slipstream_core.settings import Deadlines
 from slipstream_core.types import Arm, Decision
 
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.call import Call, observe
-from slipstream_gateway.request.candidates import Attempt, Candidate, first_candidates, has_elsewhere
+from slipstream_gateway.request.call import Call, observe, without_new_revision
+from slipstream_gateway.request.candidates import (
+    Attempt,
+    Candidate,
+    IsKilled,
+    canary_candidates,
+    first_candidates,
+    has_elsewhere,
+)
 from slipstream_gateway.request.causes import cause_of, error_type
 from slipstream_gateway.request.deadlines import LateError, upstream_late, upstream_stalled
 from slipstream_gateway.request.journal import journal_of
@@ -52,17 +59,17 @@ class Answers:
         async with aclosing(self._candidates(call, decision, served)) as candidates:
             async for candidate in candidates:
                 attempt = _begin(call, candidate)
-                call.timer.probe(*self._probed(candidate, served))
+                call.timer.probe(*self._probed(candidate))
                 try:
                     if not call.request.stream:
-                        whole = await self._complete(call, attempt, served)
+                        whole = await self._complete(call, attempt, candidate.served)
                         attempt.completed()
                         for piece in whole:
                             call.note_end(piece)
                             yield piece
                         return
-                    stream = await self._open(call, attempt, served)
-                    patience_s, late = self._patience(candidate, served, call)
+                    stream = await self._open(call, attempt, candidate.served)
+                    patience_s, late = self._patience(candidate, call)
                     timer, journal = call.timer, call.journal
                     is_probed = journal is not None  # a stream that cannot resume has nothing to gain from a probe
                     while True:
@@ -93,7 +100,7 @@ class Answers:
         retries, broken = self._resumptions.retries, None
         spared: list[Replica] = []
         is_killed = self._resumptions.is_killed
-        for candidate in first_candidates(served, decision, call.request, lambda: is_killed(call.pair), spared):
+        for candidate in _first_candidates(call, decision, served, lambda: is_killed(call.pair), spared):
             if call.failure is not None and (
                 call.context.carrier is not None or call.timer.over or not retries.allow()
             ):
@@ -107,7 +114,7 @@ class Answers:
         if broken is None:
             raise _last_error(call, served)
         while True:
-            async with aclosing(self._resumptions.candidates(call, served, broken)) as servers:
+            async with aclosing(self._resumptions.candidates(call, broken.served, broken)) as servers:
                 async for broken in servers:
                     yield broken
 
@@ -183,19 +190,23 @@ class Answers:
             carrier=context.carrier,
         )
 
-    def _probed(self, candidate: Candidate, served: ServedRoute) -> tuple[Replica | None, float]:
+    def _probed(self, candidate: Candidate) -> tuple[Replica | None, float]:
         """The server to probe during waits, and the time for a probe in seconds. A server is probed only if it answers
         probes and another server could take over."""
         replica = candidate.replica
-        if replica.upstream.answers_probes and has_elsewhere(served, replica):
+        if replica.upstream.answers_probes and has_elsewhere(candidate.served, replica):
             return replica, self._deadlines.stall_s
         return None, math.inf
 
-    def _patience(self, candidate: Candidate, served: ServedRoute, call: Call) -> tuple[float, LateError]:
+    def _patience(self, candidate: Candidate, call: Call) -> tuple[float, LateError]:
         """The maximum silence of a stream in seconds, and the error after it. The time is short if the stream can
         resume on another server and silence is the only sign of a server that hangs."""
         deadlines, replica = self._deadlines, candidate.replica
-        stalls = call.journal is not None and not replica.upstream.answers_probes and has_elsewhere(served, replica)
+        stalls = (
+            call.journal is not None
+            and not replica.upstream.answers_probes
+            and has_elsewhere(candidate.served, replica)
+        )
         if stalls and deadlines.stall_s < deadlines.between_chunks_s:
             return deadlines.stall_s, upstream_stalled
         return deadlines.between_chunks_s, upstream_late
@@ -207,8 +218,9 @@ class Answers:
         for recorder in self._recorders:
             recorder.attempt_failed(server=name, error=type(error).__name__)
         # The operator compares the failures of both arms. If all servers of the control fail, each of its requests
-        # tries several servers, which counts as one failure.
-        if arm is Arm.SPECULATIVE or (arm is Arm.CONTROL and call.attempts == 1):
+        # tries several servers, which counts as one failure. So it does for two revisions that are compared.
+        is_compared = arm is Arm.CONTROL or (call.observation is not None and bool(call.observation.revision))
+        if arm is Arm.SPECULATIVE or (is_compared and call.attempts == 1):
             observe(call, attempt, error_type(error), call.times())
         if isinstance(error, UpstreamError | Overloaded) and not call.timer.over:
             attempt.failed(cause_of(error))
@@ -216,6 +228,17 @@ class Answers:
         call.attempt = None
         if call.stream is not None:
             call.spent, call.stream = call.usage, None
+
+
+def _first_candidates(
+    call: Call, decision: Decision, served: ServedRoute, is_killed: IsKilled, spared: Sequence[Replica]
+) -> Iterator[Candidate]:
+    """The servers for the first byte: those of a new revision first, if the draw sends the request there. If none of
+    them takes it, that is a failure of the revision, and the answer is an ordinary one of the serving revision."""
+    if call.observation is not None and call.observation.canary:
+        yield from canary_candidates(served, decision, call.request, is_killed)
+        call.observation = without_new_revision(call, served, decision)
+    yield from first_candidates(served, decision, call.request, is_killed, spared)
 
 
 def _begin(call: Call, candidate: Candidate) -> Attempt:

@@ -6,15 +6,17 @@ import time
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+import msgspec
 from slipstream_core.errors import SlipstreamError
 from slipstream_core.types import ANONYMOUS, Arm, Caller, Decision, GenerationRequest
 
 from slipstream_gateway.decide.route import NO_DRAWS
+from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.candidates import Attempt
 from slipstream_gateway.request.causes import FAILURES
 from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.request.journal import Journal
-from slipstream_gateway.request.observations import PendingObservation, Times
+from slipstream_gateway.request.observations import ALONE, PendingObservation, Times
 from slipstream_gateway.request.outcome import Outcome, Span
 from slipstream_gateway.upstreams.base import Committed, Piece, Stream, Tokens, Usage, joined
 from slipstream_gateway.upstreams.carrier import Carrier
@@ -148,6 +150,26 @@ class Call:
 
 
 _LENGTH = "length"
+_UNAVAILABLE = "upstream_unavailable"
+
+
+def without_new_revision(call: Call, served: ServedRoute, decision: Decision) -> PendingObservation | None:
+    """The observation of `call` after no server of the new revision beside `served` has taken it. If none was up, that
+    is recorded; the failures of attempts have been."""
+    pending, canary = call.observation, served.route.canary
+    if pending is None or canary is None:
+        return pending
+    if not call.attempts:
+        pending.record(
+            decision=decision,
+            backend=canary.route.plain,
+            status=_UNAVAILABLE,
+            usage=_NOTHING,
+            times=call.times(),
+            batch=ALONE,
+            cut=False,
+        )
+    return msgspec.structs.replace(pending, revision="", canary=False)
 
 
 def observe(call: Call, attempt: Attempt, status: str, times: Times) -> None:
@@ -155,13 +177,13 @@ def observe(call: Call, attempt: Attempt, status: str, times: Times) -> None:
 
     Lengths are learnt from whole answers only. An answer does not count as whole after several attempts; if its tokens
     were counted by events, because an event may hold several; or if the server got the command to stop drafting. A
-    speculative answer without draft counts has no number of steps. Failures are recorded nevertheless on the arms that
-    are compared.
+    speculative answer without draft counts has no number of steps. Failures are recorded nevertheless on arms and of
+    revisions that are compared.
     """
     pending, decision, usage, limit = call.observation, attempt.decision, call.usage, call.request.max_tokens
     if pending is None:
         return
-    speculative, compared = decision.arm is Arm.SPECULATIVE, decision.arm is not Arm.PLAIN
+    speculative, compared = decision.arm is Arm.SPECULATIVE, decision.arm is not Arm.PLAIN or bool(pending.revision)
     whole = call.attempts == 1 and usage.exact and not attempt.was_stopped
     if not (whole and (usage.counted or not speculative)) and (not compared or status not in FAILURES):
         return

@@ -19,9 +19,10 @@ IsKilled = Callable[[], bool]
 
 
 class Candidate(NamedTuple):
-    """A server to try, the manifest's entry of its arm, and the decision for an answer from it."""
+    """A server to try, the route and the manifest's entry of its arm, and the decision for an answer from it."""
 
     replica: Replica
+    served: ServedRoute
     backend: Backend
     decision: Decision
 
@@ -29,13 +30,36 @@ class Candidate(NamedTuple):
 class _Arm(NamedTuple):
     """The servers of one arm. Replicas without the capability that the request `needs` are never tried."""
 
+    served: ServedRoute
     pool: Pool
     backend: Backend
     decision: Decision
     needs: Capability | None = None
 
     def at(self, replica: Replica) -> Candidate:
-        return Candidate(replica, self.backend, self.decision)
+        return Candidate(replica, self.served, self.backend, self.decision)
+
+
+def canary_candidates(
+    served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: IsKilled
+) -> Iterator[Candidate]:
+    """The available servers of the new revision beside `served`, each once. The servers of `served` take over from
+    them, so those that are known to be down are not tried. The draft of the new revision may be shorter."""
+    canary = served.route.canary
+    if canary is None or served.canary is None:
+        return
+    most = canary.route.pair.spec.max_draft_tokens
+    decision = msgspec.structs.replace(
+        decision, revision=canary.revision, draft_length=min(decision.draft_length, most)
+    )
+    tried: list[Replica] = []
+    for arm in _arms(served.canary, decision, request, is_killed_now):
+        while not _is_barred(arm, is_killed_now):
+            replica = arm.pool.pick(tried, arm.needs)
+            if replica is None or replica.ejected:
+                break
+            tried.append(replica)
+            yield arm.at(replica)
 
 
 def first_candidates(
@@ -129,7 +153,7 @@ def _arms(
 ) -> Iterator[_Arm]:
     route = served.route
     if decision.arm is Arm.SPECULATIVE and route.speculative is not None and served.speculative is not None:
-        yield _Arm(served.speculative, route.speculative, decision, speculation_of(request))
+        yield _Arm(served, served.speculative, route.speculative, decision, speculation_of(request))
         if route.plain_for(request.features).capabilities.missing(request.features):
             return
         decision = _fallen_back(served, decision, request, killed=is_killed_now())
@@ -140,8 +164,8 @@ def _plain_arm(served: ServedRoute, decision: Decision, request: GenerationReque
     """The servers that decode `request` plainly."""
     backend = served.route.plain_for(request.features)
     if served.fallback is not None and backend is served.route.fallback:
-        return _Arm(served.fallback, backend, decision)
-    return _Arm(served.plain, served.route.plain, decision)
+        return _Arm(served, served.fallback, backend, decision)
+    return _Arm(served, served.plain, served.route.plain, decision)
 
 
 def _resume_arms(
@@ -153,10 +177,10 @@ def _resume_arms(
         return
     drafting = None
     if route.speculative is not None and served.speculative is not None:  # otherwise a new manifest has no draft
-        drafting = _Arm(served.speculative, route.speculative, decision, speculation_of(request))
+        drafting = _Arm(served, served.speculative, route.speculative, decision, speculation_of(request))
     if not route.plain.capabilities.missing(request.features):
         fallen_back = _fallen_back(served, decision, request, killed=is_killed_now())
-        yield _Arm(served.plain, route.plain, fallen_back)
+        yield _Arm(served, served.plain, route.plain, fallen_back)
     if drafting is not None:
         yield drafting
 

@@ -153,20 +153,28 @@ class Dispatcher:
         )
         call.pair = served.route.pair.metadata.key
         call.decision = judged.decision
-        call.observation = self._pending(request, served, judged)
+        call.observation = self._pending(call, served, judged)
         call.span = self._tracer.span(request, request_id=context.request_id, traceparent=context.traceparent)
         call.request = _seeded(request)
         return judged.decision
 
-    def _pending(self, request: GenerationRequest, served: ServedRoute, judged: Judged) -> PendingObservation | None:
-        """The observation to record, None if the request must not be learnt from. Several choices share their time, so
-        the time of one is unknown. Only clients that may choose the mode may opt out of learning."""
-        route = served.route
+    def _pending(self, call: Call, served: ServedRoute, judged: Judged) -> PendingObservation | None:
+        """The observation to record, None if the request must not be learnt from, and does not go to a new revision
+        either. Several choices share their time, so the time of one is unknown. Only clients that may choose the mode
+        may opt out of learning."""
+        request, route, canary = call.request, served.route, served.route.canary
         may_choose = route.policy is not None and route.policy.spec.allow_client_mode
         if request.choices > 1 or (may_choose and not request.learn):
             return None
         one_pool = route.speculative is None or route.speculative.pool == route.plain.pool
-        return PendingObservation(judged.subject, judged.profile.prompt_tokens, self._outcomes, one_pool)
+        return PendingObservation(
+            judged.subject,
+            judged.profile.prompt_tokens,
+            self._outcomes,
+            one_pool,
+            revision="" if canary is None else canary.revision,
+            canary=canary is not None and self._draws.canary(call.context.request_id) < canary.share,
+        )
 
     def _rejected(self, error: SlipstreamError) -> None:
         for recorder in self._recorders:

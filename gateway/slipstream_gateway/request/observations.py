@@ -81,15 +81,18 @@ class Outcomes:
         self._failed = False
 
     def record(self, observation: Observation) -> None:
-        """Records a request that ended on this gateway."""
-        self._try(self._evidence.record, observation)
-        if self._may_learn():
-            self._try(self._learner.record, observation)
+        """Records a request that ended on this gateway. Estimates and evidence are of the serving revision alone."""
+        if not observation.canary:
+            self._try(self._evidence.record, observation)
+            if self._may_learn():
+                self._try(self._learner.record, observation)
         self._learn_waiting()
         self._store.append(observation)
 
     def apply(self, observation: Observation) -> None:
         """Records a request that ended on another gateway."""
+        if observation.canary:
+            return
         self._try(self._evidence.record, observation)
         self._waiting.append(observation)
         self._learn_waiting()
@@ -124,7 +127,7 @@ class Times(NamedTuple):
     tpot_s: float | None
 
 
-_ALONE = Batch(1.0, 0.0)
+ALONE = Batch(1.0, 0.0)
 
 
 class PendingObservation(msgspec.Struct, frozen=True, eq=False):
@@ -132,13 +135,16 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
 
     `prompt_tokens` is the classifier's estimate, as in forecasts: servers count with their own tokenizers, and
     estimates that are learnt with one count and queried with another are wrong by the ratio of the counts. `one_pool`:
-    both arms have the same servers. `began_s` is the time of the decision, by `time.perf_counter`.
+    both arms have the same servers. `revision` and `canary` are those of the observation. `began_s` is the time of the
+    decision, by `time.perf_counter`.
     """
 
     subject: Subject
     prompt_tokens: int
     outcomes: Outcomes
     one_pool: bool
+    revision: str = ""
+    canary: bool = False
     began_s: float = msgspec.field(default_factory=time.perf_counter)
 
     def record(
@@ -177,6 +183,8 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
             cut=cut,
             parity=parity,
             priced_s=usage.engine_s if self.one_pool else times.e2e_s,
+            revision=self.revision,
+            canary=self.canary,
         )
         self.outcomes.record(observation)
 
@@ -192,7 +200,7 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
             status=PARITY,
             usage=Usage(),
             times=Times(time.perf_counter() - self.began_s, None, None),
-            batch=_ALONE,
+            batch=ALONE,
             cut=False,
             parity="match" if matched else "mismatch",
         )

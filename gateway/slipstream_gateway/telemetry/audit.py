@@ -194,6 +194,7 @@ def _decision(at_s: float, outcome: Outcome) -> dict[str, Any]:
         "arm": decision.arm,
         "reason": decision.reason,
         "draft_length": decision.draft_length,
+        **({"revision": decision.revision} if decision.revision else {}),
         "status": outcome.status,
         "server": outcome.server,
         "prompt_tokens": usage.prompt_tokens,

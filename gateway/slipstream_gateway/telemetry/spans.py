@@ -125,6 +125,8 @@ def _answer_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
         attributes["slipstream.time_per_output_token_s"] = outcome.tpot_s
     if outcome.status != "ok":
         attributes["error.type"] = outcome.status
+    if decision.revision:
+        attributes["slipstream.revision"] = decision.revision
     if decision.saving_s is not None:
         attributes["slipstream.predicted_saving_s"] = decision.saving_s
     if outcome.resumed:

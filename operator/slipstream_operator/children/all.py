@@ -41,16 +41,23 @@ def has_packaged_source(pair: ModelPair) -> bool:
 
 
 def children_of(
-    pair: ModelPair, *, uid: str, defaults: ServingDefaults, live: KubeObject | None
+    pair: ModelPair, *, uid: str, defaults: ServingDefaults, live: KubeObject | None, canary: bool = False
 ) -> tuple[KubeObject, ...]:
     """The children of `pair`, whose object has the uid `uid`; none if it has no servers of its own.
 
-    `live` is its present Deployment or LeaderWorkerSet, which shows the owner of the number of replicas.
+    `live` is its present Deployment or LeaderWorkerSet, which shows the owner of the number of replicas. `canary`:
+    `pair` is a new revision, whose servers run beside those of the serving one.
     """
     software = software_of(pair)
     if software is None:
         return ()
-    owner = Owner(name=pair.metadata.name, namespace=pair.metadata.namespace or "default", uid=uid, software=software)
+    owner = Owner(
+        name=pair.metadata.name,
+        namespace=pair.metadata.namespace or "default",
+        uid=uid,
+        software=software,
+        canary=canary,
+    )
     config_map = repository_config_map(pair, owner) if software is TRITON else None
     repository = config_map["data"] if config_map is not None else None
     return (

@@ -29,22 +29,37 @@ def deployment(
     """The Deployment. `repository` is the data of the pair's ConfigMap, None without one; `live` is the present
     Deployment.
 
-    A new server has to be ready before an old one is removed. If no node has room for one more server, a change waits,
-    and the condition `Progressing` has the reason.
+    By default a new server has to be ready before an old one is removed. If no node has room for one more server, a
+    change waits, and the condition `Progressing` has the reason.
     """
     serving = pair.spec.serving or Serving()
     spec: dict[str, Any] = {
         "selector": {"matchLabels": selector(owner)},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "strategy": _strategy(serving),
         "minReadySeconds": 5,
         "revisionHistoryLimit": 3,
-        "progressDeadlineSeconds": serving.startup_seconds + _PULL_S,
+        "progressDeadlineSeconds": start_s(serving),
         "template": pod_template(pair, owner, defaults=defaults, repository=repository),
     }
     replicas = replicas_to_write(serving, live)
     if replicas is not None:
         spec["replicas"] = replicas
     return child("apps/v1", "Deployment", owner, spec=spec)
+
+
+def start_s(serving: Serving) -> int:
+    """The time that a server may take from its creation until it is ready, in seconds."""
+    return serving.startup_seconds + _PULL_S
+
+
+def _strategy(serving: Serving) -> dict[str, Any]:
+    update = serving.update
+    if update.strategy == "Recreate":
+        return {"type": "Recreate"}
+    return {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": update.max_surge, "maxUnavailable": update.max_unavailable},
+    }
 
 
 def replicas_to_write(serving: Serving, live: KubeObject | None) -> int | None:

@@ -15,12 +15,16 @@ from slipstream_core.manifest.naming import (
     PAIR_LABEL,
     PART_OF,
     PART_OF_SLIPSTREAM,
+    canary_name,
     child_name,
     label_value,
 )
 from slipstream_core.manifest.objects import API_VERSION
 
+from slipstream_operator.types import KubeObject
+
 NAME = "app.kubernetes.io/name"
+CANARY_SUFFIX = "-canary"
 
 
 class Software(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,17 +47,30 @@ VLLM = Software(name="vllm", ports={HTTP_PORT_NAME: 8000}, ready_path="/health",
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The ModelPair that children belong to, and the program of its servers."""
+    """The ModelPair that children belong to, and the program of its servers. `canary`: they are those of a new revision
+    that is compared with the serving one."""
 
     name: str
     namespace: str
     uid: str
     software: Software
+    canary: bool = False
+
+    @property
+    def child_name(self) -> str:
+        return canary_name(self.name) if self.canary else child_name(self.name)
 
 
 def selector(owner: Owner) -> dict[str, str]:
     """The selector of the servers of `owner`. A Deployment's selector can never be changed, so it is minimal."""
-    return {NAME: f"slipstream-{owner.software.name}", PAIR_LABEL: label_value(owner.name)}
+    name = f"slipstream-{owner.software.name}{CANARY_SUFFIX if owner.canary else ''}"
+    return {NAME: name, PAIR_LABEL: label_value(owner.name)}
+
+
+def is_canary(item: KubeObject) -> bool:
+    """Whether a child or a pod is of a new revision that is compared with the serving one."""
+    labels = item["metadata"].get("labels") or {}
+    return str(labels.get(NAME, "")).endswith(CANARY_SUFFIX)
 
 
 def labels(owner: Owner) -> dict[str, str]:
@@ -72,7 +89,7 @@ def child(api_version: str, kind: str, owner: Owner, **content: Any) -> dict[str
         "apiVersion": api_version,
         "kind": kind,
         "metadata": {
-            "name": child_name(owner.name),
+            "name": owner.child_name,
             "namespace": owner.namespace,
             "labels": labels(owner),
             # Without blockOwnerDeletion, which needs rights on the owner's finalizers where the server is strict.

@@ -24,7 +24,7 @@ def leader_worker_set(
     pair: ModelPair, owner: Owner, *, defaults: ServingDefaults, live: KubeObject | None
 ) -> dict[str, Any]:
     """The LeaderWorkerSet; `live` is the present one. If one pod of a group restarts, the whole group does: its
-    processes cannot find each other again. A new group has to be ready before an old one is removed."""
+    processes cannot find each other again."""
     serving = pair.spec.serving or Serving()
     leader, worker = (pod_template(pair, owner, defaults=defaults, rank=rank) for rank in (LEADER_RANK, _WORKER_RANK))
     spec: dict[str, Any] = {
@@ -36,7 +36,7 @@ def leader_worker_set(
         },
         "rolloutStrategy": {
             "type": "RollingUpdate",
-            "rollingUpdateConfiguration": {"maxSurge": 1, "maxUnavailable": 0},
+            "rollingUpdateConfiguration": _rolling(serving),
         },
         "startupPolicy": "LeaderCreated",
     }
@@ -45,9 +45,17 @@ def leader_worker_set(
         spec["replicas"] = replicas
     group = child("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", owner, spec=spec)
     group["metadata"] |= {
-        "name": group_name(owner.name),
+        "name": group_name(owner.child_name),
         # Its controller, and queues that admit whole groups, read the pair's own labels and annotations here.
         "labels": {**serving.labels, **group["metadata"]["labels"]},
         "annotations": dict(serving.annotations),
     }
     return group
+
+
+def _rolling(serving: Serving) -> dict[str, Any]:
+    """A LeaderWorkerSet has no strategy that ends all groups first: none of them is needed meanwhile instead."""
+    update = serving.update
+    if update.strategy == "Recreate":
+        return {"maxSurge": 0, "maxUnavailable": "100%"}
+    return {"maxSurge": update.max_surge, "maxUnavailable": update.max_unavailable}

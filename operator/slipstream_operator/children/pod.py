@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from slipstream_core.manifest.naming import child_name
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import Serving
 
@@ -55,7 +54,7 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
     weights = weights_mounts(pair)
     mounts = [{"name": _SHM, "mountPath": "/dev/shm"}, _TMP_MOUNT, *weights]  # nosec B108
     spec: dict[str, Any] = {
-        "serviceAccountName": child_name(pair.metadata.name),
+        "serviceAccountName": owner.child_name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_period_s(serving),
@@ -69,7 +68,7 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
     if is_vllm:
         spec["containers"] = [vllm_container(pair, image=image, mounts=mounts, rank=rank)]
     else:
-        spec["volumes"].insert(0, repository_volume(child_name(pair.metadata.name)))
+        spec["volumes"].insert(0, repository_volume(owner.child_name))
         spec["containers"] = [triton_container(pair, image=image, mounts=[repository_mount(pair), *mounts])]
         if has_draft_model(pair):
             before.append(preflight_container(pair, image=image, mounts=[_TMP_MOUNT, *weights]))

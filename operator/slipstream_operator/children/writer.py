@@ -10,7 +10,15 @@ import msgspec
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import KubeNotFound, KubeRejected
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL, RELEASE_LABEL, child_name, group_name
+from slipstream_core.manifest.naming import (
+    MANAGED_BY,
+    OPERATOR,
+    PAIR_LABEL,
+    RELEASE_LABEL,
+    canary_name,
+    child_name,
+    group_name,
+)
 
 from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid
 from slipstream_operator.cluster.comparison import has
@@ -63,7 +71,8 @@ class ChildWriter:
 
     def forget(self, pair: ObjectKey) -> None:
         """Drop the state of a deleted pair."""
-        names = {child_name(pair.name), group_name(pair.name)}
+        roots = (child_name(pair.name), canary_name(pair.name))
+        names = [name for root in roots for name in (root, group_name(root))]
         for key in [ObjectKey(kind, pair.namespace, name) for kind in CHILDREN for name in names]:
             self._settled.pop(key, None)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from slipstream_core.manifest.naming import child_name, group_name
+from slipstream_core.manifest.naming import canary_name, child_name, group_name
 
 from slipstream_operator.cluster.cache import ObjectCache, owner_uid
 from slipstream_operator.cluster.resources import WORKLOADS, Kind, ObjectKey
 from slipstream_operator.types import KubeObject
 
 
-def workload_of(cache: ObjectCache, pair: ObjectKey, uid: str) -> KubeObject | None:
-    """The workload of `pair`, whose object has the uid `uid`; None if there is none, or another owner has it."""
-    names = {Kind.DEPLOYMENT: child_name(pair.name), Kind.LEADER_WORKER_SET: group_name(pair.name)}
+def workload_of(cache: ObjectCache, pair: ObjectKey, uid: str, *, canary: bool = False) -> KubeObject | None:
+    """The workload of `pair`, whose object has the uid `uid`; None if there is none, or another owner has it.
+    `canary`: that of its new revision."""
+    name = canary_name(pair.name) if canary else child_name(pair.name)
+    names = {Kind.DEPLOYMENT: name, Kind.LEADER_WORKER_SET: group_name(name)}
     for kind in WORKLOADS:
         found = cache.get(ObjectKey(kind, pair.namespace, names[kind]))
         if found is not None and owner_uid(found, Kind.MODEL_PAIR) == uid:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from slipstream_core.kube.client import KubeClient
@@ -29,7 +29,7 @@ from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.errors import OperatorError
 from slipstream_operator.handlers.informer import Informer
 from slipstream_operator.handlers.metrics import Metrics
-from slipstream_operator.handlers.pairs import PairDecision, PairReconciler
+from slipstream_operator.handlers.pairs import PairDecision, PairReconciler, RevisionEvidence
 from slipstream_operator.handlers.policies import Evidence, PolicyDecision, PolicyReconciler
 from slipstream_operator.handlers.report_reflector import report_reflector
 from slipstream_operator.handlers.resync import Resync, WatchCheck
@@ -46,6 +46,10 @@ _LOOK_S = 1.0
 _DEAD_LEASES_S = 60.0
 
 _logger = logging.getLogger(__name__)
+
+
+class AllEvidence(Evidence, RevisionEvidence, Protocol):
+    """The evidence about policies and about new revisions."""
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +80,7 @@ class Controller:
         settings: ControllerSettings,
         decide_pair: PairDecision,
         decide_policy: PolicyDecision,
-        evidence: Evidence,
+        evidence: AllEvidence,
         fed: set[ObjectKey],
         metrics: Metrics,
         clock: Callable[[], datetime],
@@ -109,13 +113,13 @@ class Controller:
         self._informer = informer
         self._events = EventPoster(client, clock_s=clock_s, on_note=metrics.transition)
         statuses = StatusWriter(client, self._cache, resources, on_newer=informer.observe_own, clock_s=clock_s)
-        self._pairs = self._make_pairs(decide_pair, statuses)
+        self._pairs = self._make_pairs(decide_pair, statuses, evidence)
         self._policies = self._make_policies(decide_policy, statuses, evidence)
         self._ownership = Ownership(client, release=settings.release, clock_s=clock_s)
         self._begun_s: dict[ObjectKey, float] = {}
         self._show_metrics()
 
-    def _make_pairs(self, decide: PairDecision, statuses: StatusWriter) -> PairReconciler:
+    def _make_pairs(self, decide: PairDecision, statuses: StatusWriter, evidence: RevisionEvidence) -> PairReconciler:
         return PairReconciler(
             decide=decide,
             cache=self._cache,
@@ -124,6 +128,7 @@ class Controller:
             children=ChildWriter(self._client, self._cache, self._resources, release=self._settings.release),
             statuses=statuses,
             events=self._events,
+            evidence=evidence,
             defaults=self._settings.defaults,
             clock=self._clock,
         )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
+from slipstream_core.manifest.canary import canary_status_of
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.resources import ParsedResource
-from slipstream_core.manifest.status import ModelPairStatus, SpeculationPolicyStatus
+from slipstream_core.manifest.revision import canary_of
+from slipstream_core.manifest.serving import Canary
+from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ModelPairStatus, SpeculationPolicyStatus
 from slipstream_core.manifest.versions import model_kept
 
+from slipstream_operator.children.identity import is_canary
 from slipstream_operator.children.writer import ChildWriter
 from slipstream_operator.cluster.cache import ObjectCache, key_of
 from slipstream_operator.cluster.gateway_reports import GatewayReports
@@ -20,12 +24,21 @@ from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.cluster.workload import workload_of
 from slipstream_operator.errors import ChildrenRejected
 from slipstream_operator.reconcile.usage import deleted_in_use, usage_of
+from slipstream_operator.rollout.analysis import RevisionFacts
 from slipstream_operator.status.events import EventPoster
 from slipstream_operator.status.writer import StatusWriter
-from slipstream_operator.types import KubeObject, Observed, PairPlan, ServingDefaults
+from slipstream_operator.types import KubeObject, Observed, ObservedCanary, PairPlan, ServingDefaults
 
 PairDecision = Callable[[Observed, datetime], PairPlan]
 Status = TypeVar("Status")
+
+
+class RevisionEvidence(Protocol):
+    """The evidence about new revisions: `rollout.evidence.CollectedEvidence`."""
+
+    def compare(self, key: ObjectKey, status: CanaryStatus, canary: Canary) -> RevisionFacts | None: ...
+
+    def end_comparison(self, key: ObjectKey) -> None: ...
 
 
 class PairReconciler:
@@ -41,12 +54,14 @@ class PairReconciler:
         children: ChildWriter,
         statuses: StatusWriter,
         events: EventPoster,
+        evidence: RevisionEvidence,
         defaults: ServingDefaults,
         clock: Callable[[], datetime],
     ) -> None:
         self._decide, self._clock, self._defaults = decide, clock, defaults
         self._cache, self._specs, self._gateways = cache, specs, gateways
         self._children, self._statuses, self._events = children, statuses, events
+        self._evidence = evidence
         self._rejected: dict[ObjectKey, tuple[Problem, ...]] = {}
 
     async def reconcile(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> float | None:
@@ -80,6 +95,7 @@ class PairReconciler:
 
     def forget(self, key: ObjectKey) -> None:
         self._rejected.pop(key, None)
+        self._evidence.end_comparison(key)
         self._children.forget(key)
         self._statuses.forget(key)
 
@@ -91,14 +107,15 @@ class PairReconciler:
         deployment = workload_of(self._cache, key, raw["metadata"]["uid"])
         policy = self._specs.policy_in_force(pair_key)
         policy_raw = None if policy is None else self._cache.get(policy)
+        status, pods = self._statuses.prior(raw), self._cache.pods_of(key)
         return Observed(
-            raw={**raw, "status": self._statuses.prior(raw)},
+            raw={**raw, "status": status},
             last_good=self._specs.last_good(key),
             problems=self._specs.resolution.problems.get(str(key), ()),
             ignored=parsed.ignored,
             rejected=self._rejected.get(key, ()),
             deployment=deployment,
-            pods=tuple(self._cache.pods_of(key)),
+            pods=tuple(pod for pod in pods if not is_canary(pod)),
             policy=None if policy_raw is None else read_status(policy_raw.get("status"), SpeculationPolicyStatus),
             policy_killed=bool(self._specs.killed_policies(pair_key)),
             gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0), raw["metadata"].get("uid")),
@@ -106,8 +123,23 @@ class PairReconciler:
             unreachable=self._gateways.unreachable_of(key),
             last_request=self._gateways.last_request_of(key),
             name=self._specs.name_claim(key),
+            canary=ObservedCanary(
+                deployment=workload_of(self._cache, key, raw["metadata"]["uid"], canary=True),
+                pods=tuple(pod for pod in pods if is_canary(pod)),
+                facts=self._facts(key, status),
+            ),
             defaults=self._defaults,
         )
+
+    def _facts(self, key: ObjectKey, status: KubeObject) -> RevisionFacts | None:
+        """The evidence about a new revision, while it is compared with the serving one."""
+        found, newest = canary_status_of(status), self._specs.parsed(key)
+        new = None if newest is None else newest.canary
+        canary = None if new is None else canary_of(new)
+        if found is None or canary is None or found.phase is not CanaryPhase.COMPARING:
+            self._evidence.end_comparison(key)
+            return None
+        return self._evidence.compare(key, found, canary)
 
 
 def read_status(raw: Any, kind: type[Status]) -> Status | None:

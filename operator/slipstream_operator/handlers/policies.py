@@ -47,7 +47,7 @@ class PolicyDecision(Protocol):
 
 
 class Evidence(Protocol):
-    """Measurements by policy: `rollout.evidence.PolicyEvidence`."""
+    """Measurements by policy: `rollout.evidence.CollectedEvidence`."""
 
     def open(
         self, key: ObjectKey, policy: SpeculationPolicy | None, *, pair_key: str, checkpoint: str, created: str = ""

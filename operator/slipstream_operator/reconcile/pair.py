@@ -14,6 +14,8 @@ from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resolve import name_taken
 from slipstream_core.manifest.status import (
+    CanaryPhase,
+    CanaryStatus,
     Condition,
     ConditionType,
     GatewaysStatus,
@@ -26,6 +28,7 @@ from slipstream_core.manifest.versions import to_keep
 
 from slipstream_operator.children import children_of
 from slipstream_operator.reconcile import pair_conditions
+from slipstream_operator.reconcile.canary import canary_children, serving_pair
 from slipstream_operator.reconcile.names import look_for_name_s, name_holder
 from slipstream_operator.reconcile.pair_case import PairCase, pair_case
 from slipstream_operator.reconcile.pair_conditions import Finding, PairReason
@@ -53,21 +56,36 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     status = _status(case, holder)
     notes = pair_notes(case.prior, status, ignored=case.ignored)
     children = None
-    if case.pair is not None and case.newest.item is not None and not case.problems and not case.is_renamed_now:
-        children = None if pair_conditions.lacks_kind(case.pair, observed) else _children(case.pair, observed)
+    is_usable = case.newest.item is not None or case.new is not None
+    if case.pair is not None and is_usable and not case.problems and not case.is_renamed_now:
+        children = None if pair_conditions.lacks_kind(case.pair, observed) else _children(case.pair, case)
     return PairPlan(children=children, status=status, notes=notes, next_look_s=_next_look_s(case, holder))
 
 
 def _next_look_s(case: PairCase, holder: NameHolder | None) -> float | None:
     if case.is_renamed_now:
         return 0.0
-    looks = (case.usage.next_look_s, look_for_name_s(case.prior.name_holder, holder, case.claim, case.now))
+    of_new = None if case.new is None else case.new.next_look_s
+    looks = (of_new, case.usage.next_look_s, look_for_name_s(case.prior.name_holder, holder, case.claim, case.now))
     return min((look for look in looks if look is not None), default=None)
 
 
-def _children(pair: ModelPair, observed: Observed) -> tuple[KubeObject, ...]:
+def _children(pair: ModelPair, case: PairCase) -> tuple[KubeObject, ...]:
+    """The children of the version in use, and of a new revision that is compared with it."""
+    observed, new = case.observed, case.new
     uid = observed.raw["metadata"]["uid"]
-    return children_of(pair, uid=uid, defaults=observed.defaults, live=observed.deployment)
+    beside: tuple[KubeObject, ...] = ()
+    if new is not None and not new.is_promoted:
+        pair, beside = serving_pair(pair, new.pair), canary_children(new, observed)
+    return (*children_of(pair, uid=uid, defaults=observed.defaults, live=observed.deployment), *beside)
+
+
+def _canary(case: PairCase) -> CanaryStatus | None:
+    """The state of the newest revision that is or was compared with the serving one."""
+    if case.new is not None:
+        return case.new.status
+    before = case.prior.canary
+    return before if before is not None and before.phase in (CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK) else None
 
 
 def _conditions_of(case: PairCase, replicas: Replicas) -> Iterator[tuple[ConditionType, Finding]]:
@@ -95,6 +113,8 @@ def _conditions_of(case: PairCase, replicas: Replicas) -> Iterator[tuple[Conditi
 
 
 def _accepted(case: PairCase) -> Finding:
+    if case.new is not None and not case.new.is_promoted:
+        return pair_conditions.compared(case.new.status)
     if case.rename is not None and case.usage.in_use:
         return Finding("False", PairReason.MODEL_NAME_IN_USE, name_in_use(case.rename, case.usage))
     return pair_conditions.accepted(case.newest.problems, case.good)
@@ -133,6 +153,7 @@ def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:
         gateways=case.observed.gateways,
         last_request_time=case.usage.last_request_time,
         in_use=case.usage.in_use,
+        canary=_canary(case),
         name_holder=holder,
         conditions=conditions.all,
         last_good=to_keep(case.good),
@@ -157,11 +178,11 @@ def headline(conditions: Sequence[Condition], policy: SpeculationPolicyStatus) -
     Killed, Invalid, NotAccepted (the newest spec is not accepted: the last good one is served), Unresolved, NotReady,
     Incompatible (only the target is served), Degraded (servers answer, but some of them may not speculate), RolledBack
     (some classes are rolled back, see the policy), Rolling, Stuck (the rollout is stuck, and older servers serve),
-    Ready.
+    Comparing (a new revision is compared with the serving one), Ready.
     """
     for type, bad, state in _HEADLINES:
         found = find(conditions, type)
-        if found is not None and found.status == bad:
+        if found is not None and found.status == bad and found.reason != PairReason.COMPARING_REVISION:
             return ("Invalid" if found.reason == PairReason.INVALID_SPEC else state), found.reason
     taken_back = find(policy.conditions, ConditionType.ROLLED_BACK)
     if taken_back is not None and taken_back.status == "True":
@@ -169,5 +190,8 @@ def headline(conditions: Sequence[Condition], policy: SpeculationPolicyStatus) -
     rolling = find(conditions, ConditionType.PROGRESSING)
     if rolling is not None and (rolling.status == "True" or rolling.reason in _STUCK):
         return "Rolling" if rolling.status == "True" else "Stuck", rolling.reason
+    accepted = find(conditions, ConditionType.ACCEPTED)
+    if accepted is not None and accepted.status == "False":
+        return "Comparing", accepted.reason
     ready = find(conditions, ConditionType.READY)
     return "Ready", ready.reason if ready is not None else ""

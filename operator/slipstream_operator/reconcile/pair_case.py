@@ -10,8 +10,17 @@ from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
 from slipstream_core.manifest.status import ModelPairStatus
-from slipstream_core.manifest.versions import GoodVersion, Rename, good_version, held_back, waiting_rename
+from slipstream_core.manifest.versions import (
+    GoodVersion,
+    Rename,
+    compared,
+    good_version,
+    held_back,
+    waiting_comparison,
+    waiting_rename,
+)
 
+from slipstream_operator.reconcile.canary import NewRevision, new_revision
 from slipstream_operator.reconcile.pair_conditions import PairReason, unresolved_reason
 from slipstream_operator.reconcile.usage import Usage, usage_of
 from slipstream_operator.types import KubeObject, NameClaim, Observed
@@ -20,7 +29,8 @@ from slipstream_operator.types import KubeObject, NameClaim, Observed
 class PairCase(msgspec.Struct, frozen=True, kw_only=True):
     """A pair that is reconciled `now`.
 
-    `prior` is its last status. `newest` is its newest version, which is not usable while its `rename` waits. `good` is
+    `prior` is its last status. `newest` is its newest version, which is not usable while its `rename` waits, or while
+    its revision, in `new`, is compared with the serving one or was rolled back. `good` is
     the version that counts, and `pair` the object in it; both are None without a usable version. `problems` prevent
     serving `pair`, or the newest version if `pair` is None.
     """
@@ -31,6 +41,7 @@ class PairCase(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     newest: ParsedResource
     rename: Rename | None
+    new: NewRevision | None
     good: GoodVersion | None
     pair: ModelPair | None
     problems: tuple[Problem, ...]
@@ -66,8 +77,13 @@ def pair_case(observed: Observed, now: datetime) -> PairCase:
     raw, prior = observed.raw, prior_status(observed.raw)
     usage, parsed = usage_of(prior, observed.last_request, now), parse_resource(raw)
     rename = waiting_rename(raw, parsed)
-    judged = parsed if rename is None else held_back(parsed, rename)  # as it was checked against the other objects
-    newest = judged if usage.in_use else parsed
+    comparison = None if rename is not None else waiting_comparison(raw, parsed)
+    new = None if comparison is None else new_revision(comparison, prior, observed, now)
+    # As it was checked against the other objects.
+    judged = parsed if rename is None else held_back(parsed, rename)
+    judged = judged if comparison is None else compared(judged, comparison)
+    is_accepted = (rename is None or not usage.in_use) and (new is None or new.is_promoted)
+    newest = parsed if is_accepted else judged
     good = good_version(raw, newest, observed.last_good)
     pair = good.parsed.item if good is not None and isinstance(good.parsed.item, ModelPair) else None
     problems = observed.problems or newest.problems
@@ -80,6 +96,7 @@ def pair_case(observed: Observed, now: datetime) -> PairCase:
         usage=usage,
         newest=newest,
         rename=rename,
+        new=new,
         good=good,
         pair=pair,
         problems=problems,

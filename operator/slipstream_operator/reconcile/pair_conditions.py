@@ -11,7 +11,14 @@ from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.grants import API_KEY_FIELD, is_foreign_name
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.reports import UnreachableServers
-from slipstream_core.manifest.status import Condition, ConditionStatus, GatewaysStatus, Replicas
+from slipstream_core.manifest.status import (
+    CanaryPhase,
+    CanaryStatus,
+    Condition,
+    ConditionStatus,
+    GatewaysStatus,
+    Replicas,
+)
 from slipstream_core.manifest.versions import GoodVersion, to_keep
 
 from slipstream_operator.children.all import has_servers, is_group
@@ -27,7 +34,7 @@ _ELSEWHERE = "the pair names external servers"
 class PairReason(StrEnum):
     """The reasons of a pair's conditions, in addition to those of `PodReason`.
 
-    `Accepted`: Accepted (True); InvalidSpec, ModelNameInUse (False).
+    `Accepted`: Accepted (True); InvalidSpec, ModelNameInUse, ComparingRevision, RevisionRolledBack (False).
     `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
     ApiKeyNotGranted, Unresolved, NotManaged, KindMissing, EndpointsUnreachable, ChildrenRejected, ScaledToZero,
     NoReadyReplicas, or a pod's reason (False).
@@ -49,6 +56,8 @@ class PairReason(StrEnum):
     ENDPOINTS_UNREACHABLE = "EndpointsUnreachable"
     INVALID_SPEC = "InvalidSpec"
     MODEL_NAME_IN_USE = "ModelNameInUse"
+    COMPARING_REVISION = "ComparingRevision"
+    REVISION_ROLLED_BACK = "RevisionRolledBack"
     MODEL_NAME_TAKEN = "ModelNameTaken"
     MODEL_NAME_NOT_GRANTED = "ModelNameNotGranted"
     API_KEY_NOT_GRANTED = "ApiKeyNotGranted"
@@ -107,6 +116,13 @@ def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Finding:
         return Finding("True", PairReason.ACCEPTED, f"the spec is valid{large}")
     in_use = "no earlier valid version is known" if good is None else f"generation {good.generation} stays in use"
     return Finding("False", PairReason.INVALID_SPEC, f"{listed(problems)}. The spec is not used: {in_use}")
+
+
+def compared(new: CanaryStatus) -> Finding:
+    """Why the newest spec is not in effect: its revision is compared with the serving one, or was rolled back."""
+    is_over = new.phase is CanaryPhase.ROLLED_BACK
+    reason = PairReason.REVISION_ROLLED_BACK if is_over else PairReason.COMPARING_REVISION
+    return Finding("False", reason, f"revision {new.revision}: {new.message}")
 
 
 def ready(

@@ -9,6 +9,7 @@ from slipstream_core.manifest.check import show
 from slipstream_core.manifest.status import Condition, ConditionType, ModelPairStatus
 from slipstream_core.manifest.versions import model_kept
 
+from slipstream_operator.reconcile.canary import canary_notes
 from slipstream_operator.reconcile.pair_conditions import PairReason
 from slipstream_operator.status.conditions import find
 from slipstream_operator.types import Note
@@ -37,6 +38,7 @@ _UNREMARKABLE = {
     ConditionType.PROGRESSING: frozenset(PairReason) - {PairReason.DEADLINE_EXCEEDED, PairReason.CHILDREN_REJECTED},
 }
 
+_OF_REVISION = frozenset({PairReason.COMPARING_REVISION, PairReason.REVISION_ROLLED_BACK})
 _SAID_AGAIN = (ConditionType.READY, ConditionType.ACCEPTED)
 
 
@@ -45,6 +47,7 @@ def pair_notes(prior: ModelPairStatus, status: ModelPairStatus, *, ignored: Sequ
     return (
         *_transitions(prior, status),
         *_renamed(prior, status),
+        *canary_notes(prior.canary, status.canary),
         *_kill(prior, status),
         *_ignored(prior, status, ignored),
     )
@@ -55,8 +58,8 @@ def _transitions(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[No
         before, after = find(prior.conditions, type), find(status.conditions, type)
         if after is None or after.status == "Unknown" or not _differs(before, after):
             continue
-        if type is ConditionType.ACCEPTED and _ready_says(after.reason, status):
-            continue  # the note about Ready is enough
+        if type is ConditionType.ACCEPTED and (after.reason in _OF_REVISION or _ready_says(after.reason, status)):
+            continue  # the note about the revision, or about Ready, is enough
         if not (after.reason in unremarkable and (before is None or type not in _SAID_AGAIN)):
             yield Note(type=_kind(after.status), reason=after.reason, message=after.message)
 

@@ -78,6 +78,13 @@ def worst_problem(pods: Sequence[KubeObject]) -> PodProblem | None:
     return min(problems, key=lambda problem: order.index(problem.reason), default=None)
 
 
+def restarts(pods: Sequence[KubeObject]) -> int:
+    """The most restarts of any container of these pods."""
+    fields = ("initContainerStatuses", "containerStatuses")
+    counts = (status.get("restartCount") or 0 for pod in pods for field in fields for status in _statuses(pod, field))
+    return max(counts, default=0)
+
+
 def preflight_report(pods: Sequence[KubeObject], weights: str) -> PreflightReport | None:
     """The result of the tokenizer comparison for the hash `weights`. A difference takes precedence over agreement. None
     if no pod has compared the tokenizers."""

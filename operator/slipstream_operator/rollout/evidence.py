@@ -1,4 +1,5 @@
-"""The operator's evidence: the outcomes that gateways store in Redis, in one ledger per policy."""
+"""The operator's evidence: the outcomes that gateways store in Redis, in one ledger per policy, and in one per new
+revision of a pair."""
 
 from __future__ import annotations
 
@@ -11,13 +12,20 @@ from typing import Protocol
 
 import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicy, SpeculationPolicySpec
-from slipstream_core.manifest.status import SpeculationPolicyStatus
+from slipstream_core.manifest.serving import Canary
+from slipstream_core.manifest.status import CanaryStatus, SpeculationPolicyStatus
 from slipstream_core.observation import Observation
 from slipstream_core.redis.inbox import Position
 from slipstream_core.redis.redis_store import RedisStore
 
 from slipstream_operator.cluster.resources import ObjectKey
-from slipstream_operator.rollout.analysis import CheckpointError, ClassFacts, PolicyLedger
+from slipstream_operator.rollout.analysis import (
+    CheckpointError,
+    ClassFacts,
+    PolicyLedger,
+    RevisionFacts,
+    RevisionLedger,
+)
 from slipstream_operator.status.conditions import read_time
 from slipstream_operator.types import Note
 
@@ -120,11 +128,20 @@ class _Book:
         self.pending: asyncio.TimerHandle | None = None
 
 
-class PolicyEvidence:
-    """The ledgers of all policies in force. One source delivers the outcomes of all of them.
+class _Comparison:
+    """The ledger of one new revision, of the pair `key`."""
 
-    `changed` is called with a policy's key soon after outcomes of the policy were delivered. `clock_s` is the wall
-    clock, in seconds since 1970. All methods must be called in the event loop of `run`.
+    def __init__(self, key: ObjectKey, ledger: RevisionLedger) -> None:
+        self.key, self.ledger = key, ledger
+        self.pending: asyncio.TimerHandle | None = None
+
+
+class CollectedEvidence:
+    """The ledgers of all policies in force, and of all new revisions. One source delivers the outcomes of all of them.
+
+    `changed` is called with the key of a policy, or of a pair with a new revision, soon after outcomes of it were
+    delivered. `clock_s` is the wall clock, in seconds since 1970. All methods must be called in the event loop of
+    `run`.
     """
 
     def __init__(
@@ -137,6 +154,7 @@ class PolicyEvidence:
         self._source, self._changed, self._clock_s = source, changed, clock_s
         self._books: dict[ObjectKey, _Book] = {}
         self._by_pair: dict[str, _Book] = {}
+        self._comparisons: dict[str, _Comparison] = {}
 
     async def run(self) -> None:
         """Reads outcomes until cancelled."""
@@ -214,26 +232,56 @@ class PolicyEvidence:
             book.ledger.follow(book.spec, status, paused=paused)
             book.is_followed = True
 
+    def compare(self, key: ObjectKey, status: CanaryStatus, canary: Canary) -> RevisionFacts | None:
+        """The facts about the new revision in `status` of the pair `key`. None while outcomes cannot be read.
+
+        The first call for a revision opens its ledger. Outcomes before the comparison began do not count. After a
+        restart of the operator, those count that the store still has.
+        """
+        pair = f"{key.namespace}/{key.name}"
+        known = self._comparisons.get(pair)
+        if known is None or (known.ledger.revision, known.ledger.canary) != (status.revision, canary):
+            moment = read_time(status.since)
+            begun_s = self._clock_s() if moment is None else moment.timestamp()
+            ledger = RevisionLedger(pair=pair, revision=status.revision, canary=canary, begun_s=begun_s)
+            known = self._comparisons[pair] = _Comparison(key, ledger)
+            if pair not in self._by_pair:
+                self._source.resume(pair, _START)
+        return known.ledger.facts() if self._source.is_current(pair) else None
+
+    def end_comparison(self, key: ObjectKey) -> None:
+        """Drop the ledger of the new revision of the pair `key`, if it has one."""
+        self._comparisons.pop(f"{key.namespace}/{key.name}", None)
+
     def _followed_pairs(self) -> tuple[str, ...]:
-        """The pairs whose classes have a known state: without it, the outcomes that count are not known."""
-        return tuple(pair for pair, book in self._by_pair.items() if book.is_followed)
+        """The pairs whose classes have a known state: without it, the outcomes that count are not known. And the pairs
+        with a new revision."""
+        followed = [pair for pair, book in self._by_pair.items() if book.is_followed]
+        return tuple(dict.fromkeys((*followed, *self._comparisons)))
 
     def _apply(self, seen: Observation) -> None:
+        if (comparison := self._comparisons.get(seen.subject.pair)) is not None:
+            comparison.ledger.record(seen, now_s=self._clock_s())
         book = self._by_pair.get(seen.subject.pair)
         if book is not None and book.is_followed:
             book.ledger.record(seen, now_s=self._clock_s())
 
     def _passed(self, pair: str, position: Position) -> None:
+        if (comparison := self._comparisons.get(pair)) is not None:
+            self._tell_later(comparison)
         book = self._by_pair.get(pair)
         if book is None or not book.is_followed:
             return
         book.ledger.passed(position)
+        self._tell_later(book)
+
+    def _tell_later(self, book: _Book | _Comparison) -> None:
         if self._changed is not None and book.pending is None:
             book.pending = asyncio.get_running_loop().call_later(_CHANGED_EVERY_S, self._tell, book, self._changed)
 
-    def _tell(self, book: _Book, changed: Callable[[ObjectKey], None]) -> None:
+    def _tell(self, book: _Book | _Comparison, changed: Callable[[ObjectKey], None]) -> None:
         book.pending = None
-        if self._books.get(book.key) is book:
+        if book is self._books.get(book.key) or book in self._comparisons.values():
             changed(book.key)
 
 

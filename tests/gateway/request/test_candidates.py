@@ -122,9 +122,9 @@ async def test_servers_that_are_known_to_be_down_are_tried_when_nobody_else_is_l
 async def test_server_whose_drafting_failed_may_still_decode_plainly(served: Callable[[int], Any]) -> None:
     pair, spared = served(1), []
     attempts = first_candidates(pair, decision(), request(GREEDY), lambda: False, spared)
-    replica, _, first = next(attempts)
-    assert first.arm is Arm.SPECULATIVE
-    spared.append(replica)
+    first = next(attempts)
+    assert first.decision.arm is Arm.SPECULATIVE
+    spared.append(first.replica)
     assert steps(attempts) == [("plain", 0, "1")]
 
 

@@ -23,9 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class Candidate(msgspec.Struct, kw_only=True, eq=False):
-    """An answer to replay. `by_scores`: both answers are scored, otherwise they must be equal. `since_s` is the time at
-    which it was queued, by the loop's clock. `observation` records the result of the comparison, None: it is not
-    recorded."""
+    """An answer to replay on the plain arm of `served`. `of_new_revision`: the answer is not of
+    `served`, but of a new revision beside it. `by_scores`: both answers are scored, otherwise they must be
+    equal. `since_s` is the time at which it was queued, by the loop's clock. `observation` records the result of the
+    comparison, None: it is not recorded."""
 
     served: ServedRoute
     decision: Decision
@@ -33,6 +34,7 @@ class Candidate(msgspec.Struct, kw_only=True, eq=False):
     answer: Collector
     by_scores: bool = False
     observation: PendingObservation | None = None
+    of_new_revision: bool = False
     since_s: float = 0.0
     attempts: int = 0
 
@@ -47,8 +49,9 @@ class Candidate(msgspec.Struct, kw_only=True, eq=False):
 
 def tell(candidate: Candidate, *, matched: bool) -> None:
     """Records the result of the comparison for the guards of the speculative arm."""
-    backend = candidate.served.route.speculative
-    if candidate.observation is not None and backend is not None:
+    route = candidate.served.route
+    if candidate.observation is not None:
+        backend = route.plain if route.speculative is None else route.speculative
         candidate.observation.record_parity(decision=candidate.decision, backend=backend, matched=matched)
 
 
@@ -62,6 +65,18 @@ def comparable(served: ServedRoute, decision: Decision, request: GenerationReque
         and (not by_scores(served, request) or _can_be_scored(served, request))
         and UNREAD.isdisjoint(request.features)
         and not served.route.plain.capabilities.missing(request.features)
+    )
+
+
+def comparable_revisions(new: ServedRoute, serving: ServedRoute, request: GenerationRequest) -> bool:
+    """Whether an answer of `new` must be equal to a plain one of `serving`, which has the same target: it is greedy, or
+    both promise equal answers for equal seeds."""
+    fingerprint = serving.plain.fingerprint
+    return (
+        request.n == 1
+        and (request.temperature == 0 or (bool(fingerprint) and new.plain.fingerprint == fingerprint))
+        and UNREAD.isdisjoint(request.features)
+        and not serving.route.plain.capabilities.missing(request.features)
     )
 
 

@@ -10,6 +10,9 @@ request, or a request waits, the replay is cancelled and tried again later, a fe
 time is dropped and counted. While it runs, a replay counts in its server's load. It has no other effect: it is no
 outcome, and neither estimates nor the server's health use it. The result of a replay is counted, and recorded for the
 guards of the speculative arm.
+
+Answers of a new revision with the same target are compared with plain ones of the serving revision, a tenth of them.
+These replays do not wait for spare servers and give way to nobody: a busy service must not promote wrong tokens.
 """
 
 from __future__ import annotations
@@ -28,15 +31,25 @@ from slipstream_core.types import Capability, Decision, GenerationRequest
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
+from slipstream_gateway.request.journal import same_target
 from slipstream_gateway.request.observations import PendingObservation
 from slipstream_gateway.request.parity.comparison import Answer, Collector, WatchedStream, first_difference
-from slipstream_gateway.request.parity.replay import Candidate, by_scores, comparable, replay, report, tell
+from slipstream_gateway.request.parity.replay import (
+    Candidate,
+    by_scores,
+    comparable,
+    comparable_revisions,
+    replay,
+    report,
+    tell,
+)
 from slipstream_gateway.request.parity.sampled import Distrust, SampledEvidence, SampledTests, scored_pair
 from slipstream_gateway.request.parity.score import ScoredPair
 from slipstream_gateway.upstreams.base import Completion, Job, Stream
 from slipstream_gateway.upstreams.pool import Replica
 
 MAX_QUEUED = 32
+NEW_REVISION_SHARE = 0.1
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 MAX_WATCHED = 64
 MAX_REQUEST_BYTES = 1024 * 1024
@@ -193,6 +206,9 @@ class Parity:
         observation: PendingObservation | None,
     ) -> Candidate | None:
         """A candidate for the answer to `job`; None if it must not be compared."""
+        serving = self._serving(served, decision)
+        if serving is not None:
+            return self._of_new_revision(served, serving, decision, job, draw, observation)
         policy, request = served.route.policy, job.request
         if policy is None or draw >= policy.spec.parity_share or not comparable(served, decision, request):
             return None
@@ -207,10 +223,43 @@ class Parity:
             by_scores=scored,
             observation=observation,
         )
-        if len(request.raw) > MAX_REQUEST_BYTES:
+        return self._small(candidate)
+
+    def _of_new_revision(
+        self,
+        new: ServedRoute,
+        serving: ServedRoute,
+        decision: Decision,
+        job: Job,
+        draw: float,
+        observation: PendingObservation | None,
+    ) -> Candidate | None:
+        """A candidate for the answer of a new revision, which the serving one decodes again."""
+        if draw >= NEW_REVISION_SHARE or not comparable_revisions(new, serving, job.request):
+            return None
+        return self._small(
+            Candidate(
+                served=serving,
+                decision=decision,
+                job=job,
+                answer=Collector(stream=False),
+                observation=observation,
+                of_new_revision=True,
+            )
+        )
+
+    def _small(self, candidate: Candidate) -> Candidate | None:
+        """`candidate`, unless its request is too large to be kept."""
+        if len(candidate.job.request.raw) > MAX_REQUEST_BYTES:
             self._drop(candidate, "too_large")
             return None
         return candidate
+
+    def _serving(self, served: ServedRoute, decision: Decision) -> ServedRoute | None:
+        """The route of the serving revision, if `served` is that of a new one with the same target: its plain answers
+        must be equal. Else None."""
+        serving = self._fleet.current.routes.get(served.route.model) if decision.revision else None
+        return serving if serving is not None and same_target(served.route, serving.route) else None
 
     def _take_whole(self, candidate: Candidate, completion: Completion) -> None:
         try:
@@ -273,7 +322,7 @@ class Parity:
     def _startable(self, spare_before: set[Replica]) -> tuple[Candidate, Replica] | None:
         for candidate in self._queue:
             for replica in self._spare(candidate):
-                if replica in spare_before:
+                if replica in spare_before or candidate.of_new_revision:
                     return candidate, replica
         return None
 
@@ -281,12 +330,17 @@ class Parity:
         """The candidate's route as served now. None: the route has changed, and with it perhaps its answers."""
         route = candidate.served.route
         served = self._fleet.current.routes.get(route.model)
-        return served if served is not None and served.route.generation == route.generation else None
+        known = () if served is None else (served, served.canary)
+        return next((one for one in known if one is not None and one.route.generation == route.generation), None)
 
     def _spare(self, candidate: Candidate) -> Iterator[Replica]:
         """The servers of the candidate's plain arm that have no other work."""
         served = self._served_now(candidate)
-        if served is None or self._admission.queued:
+        if served is None:
+            return
+        if candidate.of_new_revision and (least := served.plain.least_busy()) is not None:
+            yield least
+        if self._admission.queued:
             return
         for replica in served.plain.replicas:
             if not replica.ejected and replica.outstanding <= self._max_outstanding:
@@ -313,7 +367,8 @@ class Parity:
             self._fleet.leave(snapshot)
 
     async def _check_equality(self, candidate: Candidate, speculative: Answer, replica: Replica) -> None:
-        plain = await self._giving_way(replay(candidate, replica), replica)
+        running = replay(candidate, replica)
+        plain = await running if candidate.of_new_revision else await self._giving_way(running, replica)
         if plain is None:
             self._try_again(candidate)
             return

@@ -13,14 +13,15 @@ from typing import NamedTuple
 
 import msgspec
 from slipstream_core.kube.client import Json
+from slipstream_core.manifest.canary import canary_route
 from slipstream_core.manifest.fingerprint import spec_hash
-from slipstream_core.manifest.naming import child_name
+from slipstream_core.manifest.naming import canary_name, child_name
 from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.resolve import Resolution, kills_of, resolve
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.standing import Standing, pair_status_of, standing_of
 from slipstream_core.manifest.status import Phase
-from slipstream_core.manifest.table import Route, RoutingTable, compile_route, table_of
+from slipstream_core.manifest.table import CanaryRoute, Route, RoutingTable, compile_route, table_of
 from slipstream_core.manifest.versions import GoodVersion, good_version, parse_version, version_key
 from slipstream_core.settings import NO_GRANTS, Grants
 
@@ -179,13 +180,21 @@ class Assembler:
             return None
         key = pair.metadata.key
         policy = resolution.policies.get(key)
-        return compile_route(
+        route = compile_route(
             pair,
             policy,
             status=pair_status_of(self._known[PAIRS, key].raw.get("status")),
             endpoints=self._endpoints_of(_service(key)),
             standing=None if policy is None else self._standing(pair, policy),
             killed=resolution.kills.get(key),
+        )
+        return msgspec.structs.replace(route, canary=self._canary(key, route))
+
+    def _canary(self, key: str, route: Route) -> CanaryRoute | None:
+        """The new revision that the operator compares with that of `route`, once its servers are ready."""
+        known = self._known[PAIRS, key]
+        return canary_route(
+            route, known.newest.canary, known.raw.get("status"), self._endpoints_of(_canary_service(key))
         )
 
     def _standing(self, pair: ModelPair, policy: SpeculationPolicy) -> Standing:
@@ -203,7 +212,7 @@ class Assembler:
                 self._policies_by_pair[resource.pair_key].add(key)
             elif resource.model is not None:
                 self._pairs_by_model[resource.model].add(key)
-                self._pair_by_service[_service(key)] = key
+                self._pair_by_service[_service(key)] = self._pair_by_service[_canary_service(key)] = key
         if known.newest.killed:
             self._killed[kind, key] = frozenset(r.pair_key for r in known.resources() if r.pair_key is not None)
         self._mark_all(kind, key)
@@ -219,6 +228,7 @@ class Assembler:
             elif resource.model is not None:
                 _discard(self._pairs_by_model, resource.model, key)
                 self._pair_by_service.pop(_service(key), None)
+                self._pair_by_service.pop(_canary_service(key), None)
         self._killed.pop((kind, key), None)
 
     def _mark_all(self, kind: str, key: str) -> None:
@@ -260,6 +270,12 @@ def _service(pair: str) -> str:
     """The Service `namespace/name` of the pair `namespace/name`."""
     namespace, _, name = pair.rpartition("/")
     return f"{namespace}/{child_name(name)}"
+
+
+def _canary_service(pair: str) -> str:
+    """The Service of the new revision of the pair `namespace/name`."""
+    namespace, _, name = pair.rpartition("/")
+    return f"{namespace}/{canary_name(name)}"
 
 
 def _discard(index: dict[str, set[str]], name: str, key: str) -> None:

@@ -13,7 +13,8 @@ from slipstream_core.manifest.versions import ALLOW_RENAME
 _log = logging.getLogger(__name__)
 _METADATA = ("name", "namespace", "uid", "generation", "resourceVersion", "creationTimestamp")
 _STATUS = ("classes", "conditions", "decisions", "nameHolder", "specHash")
-_CLASS = ("name", "phase", "share", "message")
+_CLASS = ("name", "phase", "share", "message", "holdBackShare")
+_CANARY = ("revision", "phase", "share")
 
 
 def trim_object(item: Json, *, kind: str) -> Json:
@@ -39,11 +40,14 @@ def _trim_status(status: Any, *, generation: Any) -> Any:
     if isinstance(good, dict) and good.get("generation") != generation:
         kept["lastGood"] = good
     if isinstance(kept.get("classes"), list):
-        kept["classes"] = [
-            {key: entry[key] for key in _CLASS if key in entry} if isinstance(entry, dict) else entry
-            for entry in kept["classes"]
-        ]
+        kept["classes"] = [_only(_CLASS, entry) for entry in kept["classes"]]
+    if "canary" in status:
+        kept["canary"] = _only(_CANARY, status["canary"])
     return kept
+
+
+def _only(fields: Iterable[str], entry: Any) -> Any:
+    return {key: entry[key] for key in fields if key in entry} if isinstance(entry, dict) else entry
 
 
 def key_of(item: Mapping[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""Statistics of live traffic: guards, confidence sequences and windows, in one ledger per policy. Pure."""
+"""Statistics of live traffic: guards, confidence sequences and windows, in one ledger per policy, and in one per new
+revision of a pair. Pure."""
 
 from slipstream_operator.rollout.analysis.checkpoint import CheckpointError
 from slipstream_operator.rollout.analysis.facts import (
@@ -12,6 +13,7 @@ from slipstream_operator.rollout.analysis.facts import (
 )
 from slipstream_operator.rollout.analysis.ledger import PolicyLedger
 from slipstream_operator.rollout.analysis.metrics import Metric
+from slipstream_operator.rollout.analysis.revisions import RevisionFacts, RevisionLedger
 
 __all__ = [
     "CheckpointError",
@@ -23,5 +25,7 @@ __all__ = [
     "LossFacts",
     "Metric",
     "PolicyLedger",
+    "RevisionFacts",
+    "RevisionLedger",
     "Verdict",
 ]

@@ -69,8 +69,8 @@ class PolicyLedger:
         as one of now.
         """
         kind = kind_of(seen)
-        if kind is None or seen.subject.pair != self._pair:
-            return
+        if kind is None or seen.subject.pair != self._pair or seen.canary:
+            return  # an answer of a new revision is no evidence for the serving one
         time_s = min(seen.time_s, now_s)
         if time_s < self._begun_s:
             return

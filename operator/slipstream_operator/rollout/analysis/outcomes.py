@@ -57,6 +57,11 @@ def kind_of(seen: Observation) -> Kind | None:
     return Kind.DECLINED if seen.reason in _NOT_WORTH_IT else Kind.HEARD
 
 
+def is_failure(seen: Observation) -> bool:
+    """Whether `seen` is a request that the servers or the gateway failed, on any arm."""
+    return seen.status in _FAILURES
+
+
 def _is_plausible(seen: Observation) -> bool:
     return (
         1 <= seen.output_tokens <= _MAX_TOKENS

@@ -107,6 +107,11 @@ class Blocks(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         self.speculative += speculative
         self.control += control
 
+    def merge(self, other: Blocks) -> None:
+        """Add the blocks of another comparison."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     @property
     def difference(self) -> float:
         """The weighted mean of the differences. The unit is the mean time of both arms in a block."""
@@ -193,7 +198,7 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         if self.step.n < FEWEST_BLOCKS:
             return None
         half = boundary(self.step.weight, confidence=confidence, tuned_for=tuned_for / 2.0)
-        return self.step.change(self.step.difference + half * math.sqrt(self._variance / self.step.weight))
+        return self.step.change(self.step.difference + half * math.sqrt(self.variance / self.step.weight))
 
     def _close(self) -> None:
         """End the block, and add its difference if it has answers of both arms."""
@@ -223,7 +228,7 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
             self.doubted = Blocks()
         for seen in (self.began, self.doubted, self.step):
             seen.add(difference, weight, speculative, control)
-        variance = self._variance
+        variance = self.variance
         counted = min(difference, _MOST_SIGMAS * math.sqrt(variance / weight))
         for index, loss in enumerate(_LOSSES):
             per_loss = weight * loss / variance
@@ -231,7 +236,7 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
             self.since_doubt[index] = max(self.since_doubt[index], 0.0) + per_loss * (counted - loss / 2.0)
 
     @property
-    def _variance(self) -> float:
+    def variance(self) -> float:
         """The variance of the answers in a block, in squares of its mean, without the part that the tokens explain."""
         within = (self.unexplained + _PRIOR_ANSWERS * _PRIOR_VARIANCE) / (self.free + _PRIOR_ANSWERS)
         between = max(self.squares - self.differences**2 / self.weight, 0.0)

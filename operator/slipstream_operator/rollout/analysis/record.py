@@ -275,7 +275,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
 
     def _verdict(self, guard: Guard, rule: Rule, terms: Terms) -> Verdict:
         if guard.alarm:
-            return _blamed(guard, rule.limit, rule.compared) if rule.compared and terms.controlled else Verdict.FAIL
+            return blamed(guard, rule.limit, rule.compared) if rule.compared and terms.controlled else Verdict.FAIL
         if guard.samples >= rule.min_samples:
             return Verdict.PASS
         return self._verdict_without(guard.samples, terms)
@@ -343,7 +343,7 @@ def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
             yield Metric.TTFT, float(seen.ttft_s > rule.threshold)
 
 
-def _blamed(guard: Guard, limit: float, comparison: Comparison) -> Verdict:
+def blamed(guard: Guard, limit: float, comparison: Comparison) -> Verdict:
     """The verdict on a broken limit: FAIL if speculation is the cause, SHARED if the servers are, else UNCLEAR."""
     alone_after = comparison.alone_after
     if alone_after is not None and not guard.control and guard.run_total >= alone_after:

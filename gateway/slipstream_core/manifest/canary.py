@@ -1,0 +1,63 @@
+"""The route of a new revision of a pair, by the operator's status.
+
+A status is untrusted input: with an unreadable one, the new revision gets no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.revision import revision_of
+from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
+from slipstream_core.manifest.table import Backend, CanaryRoute, Route, compile_route
+
+
+def canary_status_of(raw_status: Mapping[str, Any] | None) -> CanaryStatus | None:
+    """The state of the new revision in the status of a pair; None without one, or if it is unreadable."""
+    found = raw_status.get("canary") if isinstance(raw_status, Mapping) else None
+    try:
+        return msgspec.convert(found, CanaryStatus | None)
+    except msgspec.ValidationError:
+        return None
+
+
+def canary_route(
+    serving: Route, new: ModelPair | None, raw_status: Mapping[str, Any] | None, endpoints: tuple[str, ...]
+) -> CanaryRoute | None:
+    """The route of the version `new` of the pair in `serving`, with its servers at `endpoints`. None while it gets no
+    requests.
+
+    Policy, standing and kill switch are those of the serving version. So is the API key, which the permissions of the
+    namespace were checked for.
+    """
+    status = canary_status_of(raw_status)
+    if new is None or status is None or status.phase is not CanaryPhase.COMPARING or not status.share:
+        return None
+    if status.revision != revision_of(new):
+        return None
+    route = compile_route(
+        new,
+        serving.policy,
+        status=serving.status,
+        endpoints=endpoints,
+        standing=serving.standing,
+        killed=serving.killed,
+    )
+    if not route.plain.endpoints:
+        return None
+    key = serving.plain.api_key_env
+    route = msgspec.structs.replace(
+        route,
+        plain=_with_key(route.plain, key),
+        speculative=None if route.speculative is None else _with_key(route.speculative, key),
+        fallback=serving.fallback,
+    )
+    return CanaryRoute(route=route, revision=status.revision, share=status.share)
+
+
+def _with_key(backend: Backend, api_key_env: str | None) -> Backend:
+    return msgspec.structs.replace(backend, api_key_env=api_key_env)

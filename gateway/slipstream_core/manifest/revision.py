@@ -1,0 +1,51 @@
+"""The revision of a pair: everything that its servers are started with.
+
+A change of it replaces servers. With `serving.update.canary` the new revision is compared with the serving one first,
+and until then the serving one, in `status.lastGood`, is the version in effect.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
+from slipstream_core.manifest.fingerprint import beyond_defaults, written_hash
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.serving import Canary, Serving
+
+_NOT_STARTED_WITH = ("replicas", "update", "startup_seconds", "drain_seconds")
+"""The fields of `serving` that servers are not started with, or that do not change their answers."""
+
+
+def revision_of(pair: ModelPair) -> str:
+    """The revision as 16 hexadecimal digits. Fields at their default are left out, so that a version with more fields
+    gives the same digits."""
+    spec, serving = pair.spec, pair.spec.serving or Serving()
+    defaults = {name: getattr(Serving(), name) for name in _NOT_STARTED_WITH}
+    parts = (spec.target, spec.draft, spec.engine, msgspec.structs.replace(serving, **defaults))
+    return written_hash(spec.max_draft_tokens, _retry_token(pair), *map(beyond_defaults, parts))
+
+
+def canary_of(pair: ModelPair) -> Canary | None:
+    """The comparison that a new revision of `pair` needs; None if it replaces the servers at once."""
+    return None if pair.spec.serving is None else pair.spec.serving.update.canary
+
+
+def needs_canary(new: ModelPair, serving: ModelPair) -> bool:
+    """Whether `new` is compared with the version `serving` before it replaces it: it has another revision, and both are
+    started by the operator, with the same kind of engine and for the same model name, so that requests for the one can
+    go to the other."""
+    one, other = new.spec.engine, serving.spec.engine
+    return (
+        canary_of(new) is not None
+        and isinstance(one, SlipstreamEngine | VllmEngine)
+        and isinstance(other, SlipstreamEngine | VllmEngine)
+        and (type(one), one.endpoints, other.endpoints) == (type(other), (), ())
+        and new.spec.model == serving.spec.model
+        and revision_of(new) != revision_of(serving)
+    )
+
+
+def _retry_token(pair: ModelPair) -> str | None:
+    canary = canary_of(pair)
+    return None if canary is None else canary.retry_token

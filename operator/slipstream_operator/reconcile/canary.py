@@ -1,0 +1,98 @@
+"""A new revision of a pair that is compared with the serving one: its state, its children, its Events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.revision import canary_of, revision_of
+from slipstream_core.manifest.serving import Canary, Serving
+from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ModelPairStatus
+from slipstream_core.manifest.versions import Comparison
+
+from slipstream_operator.children import children_of
+from slipstream_operator.children.deployment import start_s
+from slipstream_operator.reconcile.pods import PodReason, restarts, worst_problem
+from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
+from slipstream_operator.types import KubeObject, Note, Observed
+
+_CRASHES = frozenset({PodReason.CRASH_LOOP, PodReason.OUT_OF_MEMORY, PodReason.PREFLIGHT_FAILED})
+_MOST_RESTARTS = 2
+_RUNNING = frozenset({CanaryPhase.STARTING, CanaryPhase.COMPARING})
+
+
+class NewRevision(NamedTuple):
+    """A new revision: the pair of the newest spec, its state, and the seconds until the next look without an event."""
+
+    pair: ModelPair
+    status: CanaryStatus
+    next_look_s: float | None
+
+    @property
+    def is_promoted(self) -> bool:
+        return self.status.phase is CanaryPhase.PROMOTED
+
+
+def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Observed, now: datetime) -> NewRevision:
+    """The state of the new revision in `comparison`."""
+    pair = comparison.new
+    serving = pair.spec.serving or Serving()
+    seen, problem = observed.canary, worst_problem(observed.canary.pods)
+    case = CanaryCase(
+        revision=revision_of(pair),
+        canary=canary_of(pair) or Canary(),
+        servers=CanaryServers(
+            ready=_ready(seen.deployment),
+            serving_ready=_ready(observed.deployment),
+            trouble="" if problem is None else problem.message,
+            is_hopeless=problem is not None and problem.reason in _CRASHES and restarts(seen.pods) >= _MOST_RESTARTS,
+            start_s=start_s(serving),
+        ),
+        facts=seen.facts,
+        has_same_target=pair.spec.target == comparison.serving.spec.target,
+        now=now,
+    )
+    status = advance(prior.canary, case)
+    return NewRevision(pair, status, look_again_s(status, case))
+
+
+def serving_pair(pair: ModelPair, new: ModelPair) -> ModelPair:
+    """The serving version of a pair with the number of servers in its newest spec, which is not compared."""
+    serving = pair.spec.serving or Serving()
+    replicas = None if new.spec.serving is None else new.spec.serving.replicas
+    return _with_serving(pair, msgspec.structs.replace(serving, replicas=replicas))
+
+
+def canary_children(new: NewRevision, observed: Observed) -> tuple[KubeObject, ...]:
+    """The children of the new revision; none where its servers do not run (any more)."""
+    if new.status.phase not in _RUNNING:
+        return ()
+    serving = new.pair.spec.serving or Serving()
+    pair = _with_serving(
+        new.pair, msgspec.structs.replace(serving, replicas=(canary_of(new.pair) or Canary()).replicas)
+    )
+    uid = observed.raw["metadata"]["uid"]
+    return children_of(pair, uid=uid, defaults=observed.defaults, live=observed.canary.deployment, canary=True)
+
+
+def canary_notes(prior: CanaryStatus | None, now: CanaryStatus | None) -> Iterator[Note]:
+    """One note for each phase of each revision."""
+    if now is None or (prior is not None and (prior.revision, prior.phase) == (now.revision, now.phase)):
+        return
+    yield Note(
+        type="Warning" if now.phase is CanaryPhase.ROLLED_BACK else "Normal",
+        reason=f"Revision{now.phase.value}",
+        message=f"revision {now.revision}: {now.message}",
+    )
+
+
+def _with_serving(pair: ModelPair, serving: Serving) -> ModelPair:
+    return msgspec.structs.replace(pair, spec=msgspec.structs.replace(pair.spec, serving=serving))
+
+
+def _ready(deployment: KubeObject | None) -> int:
+    count = ((deployment or {}).get("status") or {}).get("readyReplicas")
+    return count if isinstance(count, int) else 0

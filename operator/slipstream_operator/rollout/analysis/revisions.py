@@ -1,0 +1,151 @@
+"""The comparison of a new revision of a pair with the serving one: the evidence, and the facts that it gives.
+
+Each request is assigned to one of the two at random, whatever its class and arm. Answer times are compared within
+blocks of a class (see `paired`), so that neither busy hours nor another mix of classes look like a difference. The
+blocks of all classes together show that the new revision is not slower; those of one class alone can show that it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+from slipstream_core.manifest.rollout import Analysis, Thresholds
+from slipstream_core.manifest.serving import Canary
+from slipstream_core.observation import PARITY, Observation
+
+from slipstream_operator.rollout.analysis.facts import Verdict
+from slipstream_operator.rollout.analysis.guard import Guard
+from slipstream_operator.rollout.analysis.means import boundary
+from slipstream_operator.rollout.analysis.metrics import Metric, rules_of
+from slipstream_operator.rollout.analysis.outcomes import is_failure, kind_of
+from slipstream_operator.rollout.analysis.paired import FEWEST_BLOCKS, Blocks, PairedTimes
+from slipstream_operator.rollout.analysis.record import NOT_APPLICABLE_AFTER, blamed
+
+_ANALYSIS = Analysis()
+_FEWEST_REPLAYS = 10
+_ALARM_AT = math.log(_ANALYSIS.false_alarm_requests)
+
+
+class SlowClass(msgspec.Struct, frozen=True, kw_only=True):
+    """A class in which the new revision is shown to be slower. `change` is the increase of the mean time as a share."""
+
+    name: str
+    change: float
+    samples: int
+
+
+class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about a new revision.
+
+    `samples` and `serving_samples` count the answers of both revisions. `change` is the change of the mean time of an
+    answer as a share of the serving revision's, and `bound` is above it, at all times with 95 % confidence; both are
+    None before there are enough answers. `errors` and `parity` are the verdicts on failed requests and on differing
+    answers; each share beside them is None without requests. `slow` is the class with the largest shown increase.
+    """
+
+    samples: int = 0
+    serving_samples: int = 0
+    change: float | None = None
+    bound: float | None = None
+    errors: Verdict = Verdict.NO_DATA
+    error_rate: float | None = None
+    parity: Verdict = Verdict.NO_DATA
+    parity_loss: float | None = None
+    slow: SlowClass | None = None
+
+
+class RevisionLedger:
+    """The evidence about `revision`, a new one of `pair`, since `begun_s` in seconds since 1970."""
+
+    def __init__(self, *, pair: str, revision: str, canary: Canary, begun_s: float) -> None:
+        self.pair, self.revision, self.canary = pair, revision, canary
+        self._begun_s = begun_s
+        limits = Thresholds(error_rate=canary.error_rate, parity_loss=canary.parity_loss)
+        self._rules = {rule.metric: rule for rule in rules_of(limits, min_samples=canary.min_samples)}
+        self._guards = {metric: Guard() for metric in self._rules}
+        self._classes: dict[str, PairedTimes] = {}
+
+    def record(self, seen: Observation, *, now_s: float) -> None:
+        """Record an outcome; others than those of the comparison are ignored."""
+        if (seen.subject.pair, seen.revision) != (self.pair, self.revision) or kind_of(seen) is None:
+            return
+        if min(seen.time_s, now_s) - seen.e2e_s < self._begun_s:
+            return
+        if seen.status == PARITY:
+            if seen.canary:
+                self._bet(Metric.PARITY, float(seen.parity == "mismatch"))
+        elif seen.status == "ok":
+            self._count(seen, 0.0)
+            times = self._classes.setdefault(seen.request_class, PairedTimes())
+            times.add(seen.e2e_s, seen.output_tokens, control=not seen.canary)
+        elif is_failure(seen):
+            self._count(seen, 1.0)
+
+    def facts(self) -> RevisionFacts:
+        """The facts so far."""
+        errors, parity = self._guards[Metric.ERROR_RATE], self._guards[Metric.PARITY]
+        steps = [times.step for times in self._classes.values()]
+        change, bound = self._pooled(steps)
+        return RevisionFacts(
+            samples=sum(times.step_speculative for times in self._classes.values()),
+            serving_samples=sum(times.step_control for times in self._classes.values()),
+            change=change,
+            bound=bound,
+            errors=self._verdict(Metric.ERROR_RATE),
+            error_rate=errors.observed,
+            parity=self._verdict(Metric.PARITY),
+            parity_loss=parity.observed,
+            slow=self._slowest(),
+        )
+
+    def _count(self, seen: Observation, x: float) -> None:
+        if seen.canary:
+            self._bet(Metric.ERROR_RATE, x)
+        else:
+            self._guards[Metric.ERROR_RATE].compare(x)
+
+    def _bet(self, metric: Metric, x: float) -> None:
+        rule = self._rules[metric]
+        self._guards[metric].add(
+            x,
+            rule.excess(x),
+            rule.bets,
+            alarm_at=_ALARM_AT,
+            min_samples=rule.min_samples,
+            latched=rule.compared is None,
+        )
+
+    def _verdict(self, metric: Metric) -> Verdict:
+        guard, rule = self._guards[metric], self._rules[metric]
+        if guard.alarm:
+            return Verdict.FAIL if rule.compared is None else blamed(guard, rule.limit, rule.compared)
+        needed = max(rule.min_samples, _FEWEST_REPLAYS) if metric is Metric.PARITY else rule.min_samples
+        if guard.samples >= needed:
+            is_kept = guard.observed is None or guard.observed <= rule.limit
+            return Verdict.PASS if is_kept else Verdict.NO_DATA  # not yet proof of either
+        answers = sum(times.step_speculative for times in self._classes.values())
+        is_over = not guard.samples and answers >= NOT_APPLICABLE_AFTER * self.canary.min_samples
+        return Verdict.NOT_APPLICABLE if is_over else Verdict.NO_DATA
+
+    def _slowest(self) -> SlowClass | None:
+        found = [
+            SlowClass(name=name, change=loss.change(loss.difference), samples=loss.speculative)
+            for name, times in self._classes.items()
+            if (loss := times.found_loss(_ALARM_AT, margin=self.canary.max_slowdown)) is not None
+        ]
+        return max(found, key=lambda one: one.change, default=None)
+
+    def _pooled(self, steps: Iterable[Blocks]) -> tuple[float | None, float | None]:
+        """The change over the blocks of all classes, and its upper bound. The variance of a block is about the same in
+        all classes, since its unit is the block's mean."""
+        blocks = Blocks()
+        for step in steps:
+            blocks.merge(step)
+        if blocks.n < FEWEST_BLOCKS:
+            return None, None
+        variance = sum(times.step.weight * times.variance for times in self._classes.values() if times.step.n)
+        half = boundary(blocks.weight, confidence=_ANALYSIS.confidence, tuned_for=self.canary.min_samples / 2.0)
+        spread = math.sqrt(variance / blocks.weight / blocks.weight)
+        return blocks.change(blocks.difference), blocks.change(blocks.difference + half * spread)

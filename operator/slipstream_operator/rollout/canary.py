@@ -1,0 +1,174 @@
+"""The state machine of a new revision: from the start of its servers to its promotion or its rollback. Pure.
+
+A rollback is latched: the same revision is not tried again without a new `retryToken`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
+from slipstream_core.manifest.serving import Canary
+from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
+
+from slipstream_operator.rollout.analysis import RevisionFacts, Verdict
+from slipstream_operator.status.conditions import read_time, rfc3339
+
+NOT_STARTED = "NotStarted"
+ERROR_RATE = "ErrorRate"
+PARITY = "ParityGuard"
+SLOWER = "SlowerThanServing"
+PROMOTE = "Promote"
+_CONTENT = frozenset({Verdict.PASS, Verdict.SHARED, Verdict.NOT_APPLICABLE})
+
+
+class CanaryServers(NamedTuple):
+    """The servers of both revisions. `trouble` is the reason why the new ones do not start, empty if none is known;
+    `is_hopeless`: they crash again and again. `start_s` is the time that a start may take."""
+
+    ready: int
+    serving_ready: int
+    trouble: str
+    is_hopeless: bool
+    start_s: float
+
+
+class CanaryCase(NamedTuple):
+    """The facts for a new revision `now`. `facts` is None without evidence. `has_same_target`: its greedy answers are
+    those of the serving revision."""
+
+    revision: str
+    canary: Canary
+    servers: CanaryServers
+    facts: RevisionFacts | None
+    has_same_target: bool
+    now: datetime
+
+
+def advance(prior: CanaryStatus | None, case: CanaryCase) -> CanaryStatus:
+    """The state after at most one transition. `prior` is the last one, perhaps of another revision."""
+    if prior is None or prior.revision != case.revision:
+        status = CanaryStatus(revision=case.revision, phase=CanaryPhase.STARTING, since=rfc3339(case.now))
+        return msgspec.structs.replace(status, message=_starting(case))
+    if prior.phase is CanaryPhase.STARTING:
+        return _started(prior, case)
+    if prior.phase is CanaryPhase.COMPARING:
+        return _compared(prior, case)
+    return prior
+
+
+def look_again_s(status: CanaryStatus | None, case: CanaryCase) -> float | None:
+    """When to look again without an event: at the end of the time that a start may take."""
+    if status is None or status.phase is not CanaryPhase.STARTING:
+        return None
+    return max((_start_end(status, case) - case.now).total_seconds(), 1.0)
+
+
+def _started(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
+    if case.servers.ready:
+        return _comparing(prior, case, since=rfc3339(case.now))
+    if case.servers.is_hopeless or case.now >= _start_end(prior, case):
+        return _rolled_back(
+            prior, case, NOT_STARTED, f"its servers did not start: {case.servers.trouble or 'no reason is known'}"
+        )
+    return msgspec.structs.replace(prior, message=_starting(case))
+
+
+def _compared(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
+    facts = case.facts or RevisionFacts()
+    if not case.servers.ready and case.servers.is_hopeless:
+        return _rolled_back(prior, case, NOT_STARTED, f"its servers do not run any more: {case.servers.trouble}")
+    if (tripped := _trip(facts, case.canary)) is not None:
+        return _rolled_back(prior, case, *tripped)
+    if _is_shown(facts, case):
+        return _ended(
+            prior,
+            case,
+            CanaryPhase.PROMOTED,
+            PROMOTE,
+            f"it is not slower than the serving one: {_times(facts, case.canary)}",
+        )
+    return _comparing(prior, case, since=prior.since)
+
+
+def _trip(facts: RevisionFacts, canary: Canary) -> tuple[str, str] | None:
+    """The rule and the reason of a rollback."""
+    if facts.errors is Verdict.FAIL:
+        return ERROR_RATE, f"{facts.error_rate or 0.0:.1%} of its requests failed, the limit is {canary.error_rate:.3g}"
+    if facts.parity is Verdict.FAIL:
+        return PARITY, (
+            f"{facts.parity_loss or 0.0:.1%} of its answers differ from those of the serving revision, the limit is "
+            f"{canary.parity_loss:.3g}"
+        )
+    if facts.slow is not None:
+        return SLOWER, (
+            f"its answers of class {facts.slow.name} take {facts.slow.change:+.1%} compared with those of the serving "
+            f"revision of the same period, the limit is {canary.max_slowdown:+.1%} ({facts.slow.samples} answers)"
+        )
+    return None
+
+
+def _is_shown(facts: RevisionFacts, case: CanaryCase) -> bool:
+    """Whether all limits are shown to be kept. Answers of another target differ, so they are not compared."""
+    canary = case.canary
+    enough = min(facts.samples, facts.serving_samples) >= canary.min_samples
+    fast = facts.bound is not None and facts.bound <= canary.max_slowdown
+    is_same = not case.has_same_target or facts.parity in _CONTENT
+    return enough and fast and facts.errors in _CONTENT and is_same
+
+
+def _comparing(prior: CanaryStatus, case: CanaryCase, *, since: str) -> CanaryStatus:
+    """Its servers get no more requests each than those of the serving revision."""
+    servers = case.servers
+    share = min(case.canary.share, servers.ready / max(servers.ready + servers.serving_ready, 1))
+    facts = case.facts or RevisionFacts()
+    waits = "" if case.facts is not None else "; outcomes cannot be read, see the operator's redis setting"
+    return msgspec.structs.replace(
+        prior,
+        phase=CanaryPhase.COMPARING,
+        share=round(share, 4),
+        since=since,
+        samples=facts.samples,
+        change=_rounded(facts.change),
+        message=f"it gets {share:.3g} of the requests; {_times(facts, case.canary)}{waits}",
+    )
+
+
+def _rolled_back(prior: CanaryStatus, case: CanaryCase, rule: str, why: str) -> CanaryStatus:
+    return _ended(prior, case, CanaryPhase.ROLLED_BACK, rule, f"{why}; a new spec or retryToken tries again")
+
+
+def _ended(prior: CanaryStatus, case: CanaryCase, phase: CanaryPhase, rule: str, message: str) -> CanaryStatus:
+    facts = case.facts or RevisionFacts()
+    return msgspec.structs.replace(
+        prior,
+        phase=phase,
+        share=0.0,
+        since=rfc3339(case.now),
+        rule=rule,
+        message=message[:1024],
+        samples=facts.samples,
+        change=_rounded(facts.change),
+    )
+
+
+def _times(facts: RevisionFacts, canary: Canary) -> str:
+    answers = f"{facts.samples} and {facts.serving_samples} answers, {canary.min_samples} of each are needed"
+    if facts.change is None or facts.bound is None:
+        return answers
+    limit = f"the limit is {canary.max_slowdown:+.1%}"
+    return f"its answers take {facts.change:+.1%}, at most {facts.bound:+.1%}, {limit} ({answers})"
+
+
+def _starting(case: CanaryCase) -> str:
+    trouble = f": {case.servers.trouble}" if case.servers.trouble else ""
+    return f"its servers start{trouble}"[:1024]
+
+
+def _start_end(status: CanaryStatus, case: CanaryCase) -> datetime:
+    return (read_time(status.since) or case.now) + timedelta(seconds=case.servers.start_s)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
