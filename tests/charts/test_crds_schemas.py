@@ -275,6 +275,18 @@ REFUSED = {
         pair(serving={"annotations": {"slipstream.dev/weights-hash": "x"}}),
         "annotations must have none that Slipstream sets",
     ),
+    "an update that replaces nothing": (
+        pair(serving={"update": {"maxSurge": 0}}),
+        "maxUnavailable must be above 0 with maxSurge 0",
+    ),
+    "surge without servers": (
+        pair(serving={"update": {"strategy": "Recreate", "maxSurge": 2}}),
+        "maxSurge has no effect with strategy Recreate",
+    ),
+    "missing servers without servers": (
+        pair(serving={"update": {"strategy": "Recreate", "maxUnavailable": 2}}),
+        "maxUnavailable has no effect with strategy Recreate",
+    ),
     "two plain pools": (
         pair(engine=VLLM | {"plain": PLAIN}, draft={"kind": "none"}),
         "engine.plain has no effect with draft kind none",

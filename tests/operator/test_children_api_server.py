@@ -69,6 +69,14 @@ def everything() -> JSON:
     return pair_object(serving=serving)
 
 
+def test_the_strategy_of_a_deployment_can_change_back_and_forth(apply: Apply):
+    """The API server refuses the parameters of one strategy with the other."""
+    for strategy in ("RollingUpdate", "Recreate", "RollingUpdate"):
+        made = apply(pair_object(serving={"update": {"strategy": strategy}}))["Deployment"]["spec"]["strategy"]
+        assert made["type"] == strategy
+        assert ("rollingUpdate" in made) == (strategy == "RollingUpdate")
+
+
 def test_children_are_written_again_without_a_change(apply: Apply):
     raw = pair_object()
     first = apply(raw)

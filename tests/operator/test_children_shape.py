@@ -9,6 +9,7 @@ import pytest
 from tests.operator.pair_objects import (
     EMBEDDED_SPEC,
     EXTERNAL_SPEC,
+    GROUP_SPEC,
     JSON,
     UID,
     VLLM_SPEC,
@@ -187,6 +188,25 @@ def test_servers_get_the_time_that_loading_and_leaving_take():
     deployment = children(raw)["Deployment"]["spec"]
     assert deployment["progressDeadlineSeconds"] > 3601
     assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+@pytest.mark.parametrize(
+    ("update", "of_deployment", "of_group"),
+    [
+        (
+            {"maxSurge": 0, "maxUnavailable": 2},
+            {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 2}},
+            {"maxSurge": 0, "maxUnavailable": 2},
+        ),
+        ({"strategy": "Recreate"}, {"type": "Recreate"}, {"maxSurge": 0, "maxUnavailable": "100%"}),
+    ],
+    ids=["without additional servers", "all at once"],
+)
+def test_servers_are_replaced_as_the_pair_says(update: JSON, of_deployment: JSON, of_group: JSON):
+    serving = {"update": update}
+    assert children(pair_object(serving=serving))["Deployment"]["spec"]["strategy"] == of_deployment
+    group = children(pair_object(GROUP_SPEC, serving=serving))["LeaderWorkerSet"]["spec"]
+    assert group["rolloutStrategy"]["rollingUpdateConfiguration"] == of_group
 
 
 @pytest.mark.parametrize(

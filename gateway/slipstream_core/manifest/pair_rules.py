@@ -25,7 +25,7 @@ from slipstream_core.manifest.objects import (
     ModelPairSpec,
     Target,
 )
-from slipstream_core.manifest.serving import EnvVar, Resources, Serving, Toleration
+from slipstream_core.manifest.serving import EnvVar, Resources, Serving, Toleration, Update
 from slipstream_core.manifest.sources import form_problem
 from slipstream_core.manifest.vllm_command import is_short, set_by_field, set_by_slipstream
 
@@ -231,6 +231,17 @@ def _check_serving(serving: Serving) -> Iterator[Problem]:
             if _is_reserved(name):
                 yield Problem(f"spec.serving.{field}.{name}", "is set by Slipstream, leave it out")
     yield from _check_resources(serving.resources)
+    yield from _check_update(serving.update)
+
+
+def _check_update(update: Update) -> Iterator[Problem]:
+    if update.strategy == "Recreate":
+        for name in ("max_surge", "max_unavailable"):
+            if getattr(update, name) != getattr(Update(), name):
+                yield Problem(f"spec.serving.update.{camel(name)}", "has no effect with strategy Recreate, leave it out")
+    elif not update.max_surge and not update.max_unavailable:
+        message = "must be above 0 with maxSurge 0: otherwise no server can be replaced, got 0"
+        yield Problem("spec.serving.update.maxUnavailable", message)
 
 
 def _check_variable(variable: EnvVar, path: str, earlier: Sequence[str]) -> Iterator[Problem]:

@@ -38,7 +38,7 @@ from slipstream_core.manifest.pair_rules import (
     camel,
 )
 from slipstream_core.manifest.rollout import MAX_SECONDS, MAX_STEPS, Rollback, Rollout, Thresholds
-from slipstream_core.manifest.serving import EnvVar, Serving, Toleration
+from slipstream_core.manifest.serving import EnvVar, Serving, Toleration, Update
 from slipstream_core.manifest.sources import EMBEDDED_SOURCES, FORMS
 
 
@@ -245,6 +245,21 @@ _SERVING = (
     ),
 )
 
+_IS_RECREATE = f"{_or('self.strategy', repr('RollingUpdate'))} == 'Recreate'"
+_UPDATE = (
+    *(
+        Rule(
+            f"!({_IS_RECREATE}) || {_or(f'self.{name}', default)} == {default}",
+            f"{name} has no effect with strategy Recreate, leave it out",
+        )
+        for name, default in (("maxSurge", "1"), ("maxUnavailable", "0"))
+    ),
+    Rule(
+        f"{_or('self.maxSurge', '1')} > 0 || {_or('self.maxUnavailable', '0')} > 0",
+        "maxUnavailable must be above 0 with maxSurge 0: otherwise no server can be replaced",
+    ),
+)
+
 _THRESHOLDS = (
     Rule(
         "!has(self.ttftP95Seconds) || !has(self.p95Seconds) || self.ttftP95Seconds <= self.p95Seconds",
@@ -315,6 +330,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     Toleration: _TOLERATION,
     EnvVar: _ENV_VAR,
     Serving: _SERVING,
+    Update: _UPDATE,
     SpeculationPolicySpec: _POLICY,
     Thresholds: _THRESHOLDS,
     ClassRule: _CLASS,

@@ -101,3 +101,10 @@ def test_what_no_gateway_reads_is_not_kept_and_what_is_obeyed_is() -> None:
 def test_a_status_that_was_written_by_hand_is_kept_as_it_is() -> None:
     for status in ("by hand", {"classes": "many"}, {"classes": [7]}):
         assert trim_object({"metadata": {"name": "a"}, "status": status}, kind="X")["status"] == status
+
+
+def test_the_share_of_the_control_reaches_gateways() -> None:
+    """Everything that a gateway applies of a class's status."""
+    entry = {"name": "code/long", "phase": "Progressing", "share": 0.5, "message": "m", "holdBackShare": 0.4}
+    policy = {**_pair(1, classes=[{**entry, "samples": 7}]), "kind": "SpeculationPolicy"}
+    assert trim_object(policy, kind="SpeculationPolicy")["status"]["classes"] == [entry]

@@ -56,3 +56,16 @@ def test_one_purpose_tells_nothing_of_another(one: str, other: str) -> None:
     drawn = [draws for draws in pairs if getattr(draws, one) < 0.1]
     both = sum(getattr(draws, other) < 0.1 for draws in drawn) / len(drawn)
     assert abs(both - 0.1) < 4 * math.sqrt(0.09 / len(drawn))
+
+
+def test_the_draw_for_a_new_revision_is_uniform_and_tells_nothing_of_the_others() -> None:
+    draws = RequestDraws(b"secret of a deployment")
+    ids = [f"request-{index}" for index in range(COUNT)]
+    found = [draws.canary(one) for one in ids]
+    assert found == [RequestDraws(b"secret of a deployment").canary(one) for one in ids]
+    for share in (0.02, 0.5, 0.9):
+        assert abs(sum(draw < share for draw in found) / COUNT - share) < 4 * math.sqrt(share * (1 - share) / COUNT)
+    for purpose in PURPOSES:
+        drawn = [one for one in ids if getattr(draws.of(one), purpose) < 0.1]
+        both = sum(draws.canary(one) < 0.1 for one in drawn) / len(drawn)
+        assert abs(both - 0.1) < 4 * math.sqrt(0.09 / len(drawn)), purpose

@@ -1,0 +1,165 @@
+"""The comparison of two revisions: what equal, slower, failing and lying ones look like."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from slipstream_core.manifest.serving import Canary
+from slipstream_core.observation import PARITY, Observation, Subject
+from slipstream_core.types import Arm, Reason
+from slipstream_operator.rollout.analysis import RevisionFacts, RevisionLedger, Verdict
+
+BEGUN_S = 1_000_000.0
+CANARY = Canary(min_samples=100, max_slowdown=0.1)
+CLASSES = ("summarization/long", "extraction/short")
+
+
+def answer(
+    number: int, seconds: float, *, canary: bool, request_class: str = CLASSES[0], **more: object
+) -> Observation:
+    subject = Subject(pair="prod/acme", fingerprint="0" * 16, source="0" * 16, cold_class=request_class, temperature=0)
+    fields = {
+        "subject": subject, "request_class": request_class, "arm": Arm.PLAIN, "reason": Reason.BREAK_EVEN,
+        "draft_length": 0, "pool": "prod/acme", "status": "ok", "prompt_tokens": 10, "output_tokens": 20, "drafted": 0,
+        "accepted": 0, "rejections": 0, "steps": 20, "ttft_s": None, "e2e_s": seconds, "load": 1.0,
+        "batch_draft_length": 0.0, "price_per_gpu_hour": None, "time_s": BEGUN_S + 100.0 + number, "revision": "new",
+        "canary": canary,
+    }  # fmt: skip
+    return Observation(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def ledger() -> RevisionLedger:
+    return RevisionLedger(pair="prod/acme", revision="new", canary=CANARY, begun_s=BEGUN_S)
+
+
+def record(found: RevisionLedger, *observations: Observation) -> None:
+    for seen in observations:
+        found.record(seen, now_s=BEGUN_S + 1e6)
+
+
+def traffic(luck: random.Random, count: int, *, slower: float = 1.0, share: float = 0.3) -> list[Observation]:
+    """Answers of two classes whose times differ by ten, in busy and quiet hours."""
+    made = []
+    for number in range(count):
+        canary, request_class = luck.random() < share, luck.choice(CLASSES)
+        busy = 3.0 if number % 200 < 100 else 1.0
+        seconds = busy * (5.0 if request_class == CLASSES[0] else 0.5) * luck.lognormvariate(0.0, 0.3)
+        made.append(answer(number, seconds * (slower if canary else 1.0), canary=canary, request_class=request_class))
+    return made
+
+
+def facts_of(observations: list[Observation]) -> RevisionFacts:
+    found = ledger()
+    record(found, *observations)
+    return found.facts()
+
+
+def test_an_equal_revision_is_shown_to_be_no_slower() -> None:
+    facts = facts_of(traffic(random.Random(1), 3000))
+    assert facts.change is not None
+    assert facts.bound is not None
+    assert abs(facts.change) < 0.05
+    assert facts.change < facts.bound <= CANARY.max_slowdown
+    assert (facts.slow, facts.errors) == (None, Verdict.PASS)
+    assert facts.samples > 800
+    assert facts.serving_samples > 1900
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_slower_revision_is_found_and_never_shown_to_be_fast(seed: int) -> None:
+    found = ledger()
+    for count, seen in enumerate(traffic(random.Random(seed), 3000, slower=1.4), start=1):
+        record(found, seen)
+        if count % 50 == 0:
+            facts = found.facts()
+            assert facts.bound is None or facts.bound > CANARY.max_slowdown
+            if facts.slow is not None:
+                assert facts.slow.name in CLASSES
+                assert facts.slow.change > CANARY.max_slowdown
+                return
+    pytest.fail(f"3,000 answers did not show it: {found.facts()}")
+
+
+def test_false_alarms_are_rare() -> None:
+    """An equal revision, looked at again and again over a long comparison."""
+    alarms = 0
+    for seed in range(40):
+        found = ledger()
+        for count, seen in enumerate(traffic(random.Random(seed), 2000), start=1):
+            record(found, seen)
+            if count % 100 == 0 and found.facts().slow is not None:
+                alarms += 1
+                break
+    assert alarms <= 2
+
+
+def test_a_slow_class_is_found_although_all_classes_together_are_faster() -> None:
+    luck, observations = random.Random(3), []
+    for seen in traffic(luck, 3000):
+        factor = 1.6 if seen.request_class == CLASSES[1] else 0.4
+        observations.append(answer_like(seen, seen.e2e_s * (factor if seen.canary else 1.0)))
+    slow = facts_of(observations).slow
+    assert slow is not None
+    assert slow.name == CLASSES[1]
+
+
+def answer_like(seen: Observation, seconds: float) -> Observation:
+    number = int(seen.time_s - BEGUN_S - 100.0)
+    return answer(number, seconds, canary=seen.canary, request_class=seen.request_class)
+
+
+def failing(count: int, share: float, *, canary: bool, seed: int = 1) -> list[Observation]:
+    luck = random.Random(seed)
+    return [
+        answer(number, 1.0, canary=canary, status="upstream_failed" if luck.random() < share else "ok")
+        for number in range(count)
+    ]
+
+
+def test_a_failing_revision_is_blamed_where_the_serving_one_does_not_fail() -> None:
+    found = ledger()
+    for one, other in zip(failing(100, 0.5, canary=True), failing(100, 0.0, canary=False), strict=True):
+        record(found, one, other)
+    assert found.facts().errors is Verdict.FAIL
+
+
+def test_failures_of_both_revisions_are_nobodys_fault() -> None:
+    found = ledger()
+    for one, other in zip(failing(300, 0.5, canary=True), failing(300, 0.5, canary=False, seed=2), strict=True):
+        record(found, one, other)
+    assert found.facts().errors is Verdict.SHARED
+
+
+def test_differing_answers_are_counted_and_few_replays_prove_nothing() -> None:
+    def replays(result: str, count: int) -> Verdict:
+        found = ledger()
+        record(found, *(answer(n, 1.0, canary=True, status=PARITY, parity=result) for n in range(count)))
+        return found.facts().parity
+
+    assert replays("match", 5) is Verdict.NO_DATA
+    assert replays("match", 10) is Verdict.PASS
+    assert replays("mismatch", 10) is not Verdict.PASS
+    assert replays("mismatch", 60) is Verdict.FAIL
+
+
+def test_without_replays_for_long_enough_parity_does_not_apply() -> None:
+    found = ledger()
+    record(found, *(answer(number, 1.0, canary=True) for number in range(3 * CANARY.min_samples)))
+    assert found.facts().parity is Verdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        answer(0, 1.0, canary=True, revision="older"),
+        answer(0, 1.0, canary=False, revision=""),
+        answer(0, 1e9, canary=True),
+        answer(0, 1.0, canary=True, time_s=BEGUN_S + 0.5),
+    ],
+    ids=["of another revision", "outside the comparison", "impossible", "from before it began"],
+)
+def test_other_outcomes_do_not_count(other: Observation) -> None:
+    found = ledger()
+    record(found, other)
+    assert found.facts().samples + found.facts().serving_samples == 0

@@ -1,0 +1,117 @@
+"""The state of a new revision: what starts it, promotes it and takes it back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from slipstream_core.manifest.serving import Canary
+from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
+from slipstream_operator.rollout.analysis import RevisionFacts, Verdict
+from slipstream_operator.rollout.analysis.revisions import SlowClass
+from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+START_S = 600.0
+RUNNING = CanaryServers(ready=1, serving_ready=3, trouble="", is_hopeless=False, start_s=START_S)
+STARTING = RUNNING._replace(ready=0)
+GOOD = RevisionFacts(
+    samples=300, serving_samples=900, change=0.0, bound=0.03, errors=Verdict.PASS, parity=Verdict.PASS, error_rate=0.0
+)
+
+
+def case(servers: CanaryServers = RUNNING, facts: RevisionFacts | None = None, **more: Any) -> CanaryCase:
+    fields = {"revision": "new", "canary": Canary(), "has_same_target": True, "now": NOW}
+    return CanaryCase(servers=servers, facts=facts, **{**fields, **more})
+
+
+def comparing(**more: Any) -> CanaryStatus:
+    started = advance(advance(None, case(STARTING)), case(RUNNING))
+    assert started.phase is CanaryPhase.COMPARING
+    return CanaryStatus(**{**{name: getattr(started, name) for name in started.__struct_fields__}, **more})
+
+
+def but(**more: Any) -> RevisionFacts:
+    return RevisionFacts(**{**{name: getattr(GOOD, name) for name in GOOD.__struct_fields__}, **more})
+
+
+def test_its_servers_start_before_it_gets_requests() -> None:
+    starting = advance(None, case(STARTING))
+    assert (starting.phase, starting.share) == (CanaryPhase.STARTING, 0.0)
+    assert look_again_s(starting, case(STARTING)) == START_S
+    assert advance(starting, case(STARTING, now=NOW + timedelta(seconds=START_S - 1))).phase is CanaryPhase.STARTING
+    assert advance(starting, case(RUNNING)).phase is CanaryPhase.COMPARING
+
+
+@pytest.mark.parametrize(
+    ("ready", "serving", "share", "expected"),
+    [(1, 3, 0.1, 0.1), (1, 19, 0.1, 0.05), (1, 1, 0.5, 0.5), (0, 3, 0.1, 0.0)],
+)
+def test_its_servers_get_no_more_requests_each_than_the_serving_ones(
+    ready: int, serving: int, share: float, expected: float
+) -> None:
+    servers = RUNNING._replace(ready=ready, serving_ready=serving)
+    assert advance(comparing(), case(servers, canary=Canary(share=share))).share == expected
+
+
+def test_servers_that_do_not_start_in_time_end_it() -> None:
+    starting = advance(None, case(STARTING))
+    late = advance(starting, case(STARTING._replace(trouble="pod x: no node"), now=NOW + timedelta(seconds=START_S)))
+    assert (late.phase, late.rule) == (CanaryPhase.ROLLED_BACK, "NotStarted")
+    assert "no node" in late.message
+
+
+@pytest.mark.parametrize("phase", ["starting", "comparing"])
+def test_servers_that_crash_again_and_again_end_it_at_once(phase: str) -> None:
+    hopeless = STARTING._replace(trouble="pod x: exited with code 1", is_hopeless=True)
+    before = advance(None, case(STARTING)) if phase == "starting" else comparing()
+    assert advance(before, case(hopeless)).phase is CanaryPhase.ROLLED_BACK
+
+
+def test_a_good_revision_is_promoted_once_all_is_shown() -> None:
+    promoted = advance(comparing(), case(facts=GOOD))
+    assert (promoted.phase, promoted.share, promoted.rule) == (CanaryPhase.PROMOTED, 0.0, "Promote")
+    assert advance(promoted, case(facts=GOOD)) == promoted
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        None,
+        but(samples=199),
+        but(serving_samples=199),
+        but(bound=None, change=None),
+        but(bound=0.06),
+        but(errors=Verdict.UNCLEAR),
+        but(errors=Verdict.NO_DATA),
+        but(parity=Verdict.NO_DATA),
+    ],
+)
+def test_nothing_less_promotes(facts: RevisionFacts | None) -> None:
+    assert advance(comparing(), case(facts=facts)).phase is CanaryPhase.COMPARING
+
+
+def test_answers_of_another_target_are_not_compared() -> None:
+    facts = but(parity=Verdict.NO_DATA)
+    assert advance(comparing(), case(facts=facts, has_same_target=False)).phase is CanaryPhase.PROMOTED
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule"),
+    [
+        (but(errors=Verdict.FAIL, error_rate=0.4), "ErrorRate"),
+        (but(parity=Verdict.FAIL, parity_loss=0.9), "ParityGuard"),
+        (but(slow=SlowClass(name="code/long", change=0.4, samples=80)), "SlowerThanServing"),
+    ],
+)
+def test_what_is_shown_takes_it_back_for_good(facts: RevisionFacts, rule: str) -> None:
+    taken = advance(comparing(), case(facts=facts))
+    assert (taken.phase, taken.rule, taken.share) == (CanaryPhase.ROLLED_BACK, rule, 0.0)
+    later = NOW + timedelta(days=30)
+    assert advance(taken, case(facts=GOOD, now=later)) == taken
+    assert advance(taken, case(STARTING, revision="newer")).phase is CanaryPhase.STARTING
+
+
+def test_without_a_store_it_waits_and_says_so() -> None:
+    assert "outcomes cannot be read" in advance(comparing(), case(facts=None)).message
