@@ -238,7 +238,8 @@ def _check_update(update: Update) -> Iterator[Problem]:
     if update.strategy == "Recreate":
         for name in ("max_surge", "max_unavailable"):
             if getattr(update, name) != getattr(Update(), name):
-                yield Problem(f"spec.serving.update.{camel(name)}", "has no effect with strategy Recreate, leave it out")
+                message = "has no effect with strategy Recreate, leave it out"
+                yield Problem(f"spec.serving.update.{camel(name)}", message)
     elif not update.max_surge and not update.max_unavailable:
         message = "must be above 0 with maxSurge 0: otherwise no server can be replaced, got 0"
         yield Problem("spec.serving.update.maxUnavailable", message)

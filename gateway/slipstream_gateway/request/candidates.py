@@ -152,10 +152,11 @@ def _arms(
     served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: IsKilled
 ) -> Iterator[_Arm]:
     route = served.route
-    if decision.arm is Arm.SPECULATIVE and route.speculative is not None and served.speculative is not None:
-        yield _Arm(served, served.speculative, route.speculative, decision, speculation_of(request))
-        if route.plain_for(request.features).capabilities.missing(request.features):
-            return
+    if decision.arm is Arm.SPECULATIVE:
+        if route.speculative is not None and served.speculative is not None:
+            yield _Arm(served, served.speculative, route.speculative, decision, speculation_of(request))
+            if route.plain_for(request.features).capabilities.missing(request.features):
+                return
         decision = _fallen_back(served, decision, request, killed=is_killed_now())
     yield _plain_arm(served, decision, request)
 
