@@ -1,0 +1,163 @@
+"""A pair in a cluster with a second revision: what happens to its servers, and the load meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import httpx
+
+from tests.e2e.real_cluster import Cluster, text_of
+from tests.e2e.test_cluster import until
+from tests.support.kube_client import JSON
+from tests.support.kubelet import TritonKubelet
+from tests.support.relay import Relay
+
+FAR_S = 0.4
+CLIENTS = 3
+REVISION = "x-slipstream-revision"
+OBJECTS = """\
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {name: support}
+spec:
+  model: support
+  target: {source: "embedded:target"}
+  draft: {kind: model, source: "embedded:draft"}
+  maxDraftTokens: 6
+  engine: {kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}
+  serving:
+    gpus: 0
+    update: {canary: {share: 0.5, minSamples: 20, maxSlowdown: 0.5, errorRate: 0.1, parityLoss: 0.2}}
+---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {name: support}
+spec: {pair: support, decision: rules, minOutputTokens: 0, maxRareTokenShare: 1, minConfidence: 0, parityShare: 1}
+"""
+NEW_DRAFT_LENGTH = '{"spec":{"maxDraftTokens":4}}'
+
+
+class Answer(NamedTuple):
+    """A stream that reached its end, of a new `revision` or (empty) of the serving one. `ended_s` by
+    `time.monotonic`."""
+
+    revision: str
+    text: str
+    seconds: float
+    ended_s: float
+
+
+class Load:
+    """Streams of one text by several clients for as long as the context lasts; all must succeed."""
+
+    def __init__(self, cluster: Cluster, text: str) -> None:
+        self._cluster, self._text = cluster, text
+        self._over = threading.Event()
+        self._pool = ThreadPoolExecutor(CLIENTS)
+        self.answers: list[Answer] = []
+
+    def __enter__(self) -> Load:
+        self._running = [self._pool.submit(self._run) for _ in range(CLIENTS)]
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        self._pool.shutdown()
+        for running in self._running:
+            running.result()
+
+    def of(self, revision: str) -> int:
+        """The number of answers of `revision`."""
+        return sum(answer.revision == revision for answer in self.answers)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began_s = time.monotonic()
+            response = self._cluster.ask(self._text, stream=True)
+            ended_s = time.monotonic()
+            revision = response.headers.get(REVISION, "")
+            self.answers.append(Answer(revision, text_of(response.text), ended_s - began_s, ended_s))
+
+
+class Rollout:
+    """The pair's objects in the cluster, and what the test does to them."""
+
+    def __init__(self, cluster: Cluster, serving: TritonKubelet, new: TritonKubelet) -> None:
+        self.cluster, self.serving, self.new = cluster, serving, new
+
+    def begin(self, objects: str = OBJECTS) -> None:
+        """The first revision serves."""
+        self.cluster.kubectl("apply", "-f", "-", input=objects)
+        self.serving.roll_out(until("a Deployment", lambda: self.deployment("slipstream-support")))
+        until("Ready", lambda: self.cluster.conditions("modelpair").get("Ready") == "True")
+        [gateway] = self.cluster.gateways
+        until("it serves", lambda: _serves(f"{gateway.url}/v1/models"), seen=gateway.child.log_tail)
+
+    def change(self, patch: str) -> JSON:
+        """A new revision. Returns its Deployment; that of the serving revision stays the same."""
+        before = self.deployment("slipstream-support")
+        self.cluster.kubectl("patch", "modelpair", "support", "--type=merge", "-p", patch)
+        beside: JSON = until("a second Deployment", lambda: self.deployment("canary-slipstream-support"))
+        assert self.deployment("slipstream-support")["spec"] == before["spec"]
+        assert self.canary["phase"] == "Starting"
+        return beside
+
+    def deployment(self, name: str) -> JSON:
+        path = f"/apis/apps/v1/namespaces/{self.cluster.namespace}/deployments"
+        found = self.cluster.kube.client().items(path)
+        return next((each for each in found if each["metadata"]["name"] == name), {})
+
+    @property
+    def canary(self) -> JSON:
+        status: JSON = self.cluster.get("modelpair").get("status", {})
+        found: JSON = status.get("canary") or {}
+        return found
+
+    def ended(self, phase: str) -> JSON:
+        """The state of the new revision after its comparison; its servers are gone."""
+        until(phase, lambda: self.canary.get("phase") == phase, seen=lambda: self.canary)
+        until("its servers are gone", lambda: not self.deployment("canary-slipstream-support"))
+        return self.canary
+
+
+def _serves(url: str) -> bool:
+    try:
+        return "support" in httpx.get(url).text
+    except httpx.TransportError:
+        return False
+
+
+def slower(rollout: Rollout, beside: JSON) -> Callable[[], None]:
+    relays = {name: Relay(port, delay_s=FAR_S) for name, port in rollout.new.listed_ports.items()}
+    rollout.new.listed_ports = {name: relay.port for name, relay in relays.items()}
+    rollout.new.roll_out(beside)
+
+    def clean_up() -> None:
+        for relay in relays.values():
+            relay.stop()
+
+    return clean_up
+
+
+def other_tokens(rollout: Rollout, beside: JSON) -> Callable[[], None]:
+    rollout.new.weights = {"embedded:target": "embedded:draft"}
+    rollout.new.roll_out(beside)
+    return lambda: None
+
+
+def dies(rollout: Rollout, beside: JSON) -> Callable[[], None]:
+    rollout.new.roll_out(beside)
+
+    def kill() -> None:
+        assert rollout.new.server is not None
+        os.kill(rollout.new.server.child.pid, signal.SIGKILL)
+
+    until("it gets requests", lambda: rollout.canary.get("phase") == "Comparing")
+    threading.Timer(1.0, kill).start()
+    return lambda: None
