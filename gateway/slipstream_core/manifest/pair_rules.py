@@ -200,7 +200,9 @@ def _check_arm(arm: ExternalArm, path: str) -> Iterator[Problem]:
     if arm.api_key_env is not None and arm.protocol is WireProtocol.TRITON:
         yield Problem(f"{path}.apiKeyEnv", "has no effect with protocol triton, leave it out")
     if arm.dialect is not DialectName.OPENAI and arm.protocol is WireProtocol.TRITON:
-        yield Problem(f"{path}.dialect", f"has no effect with protocol triton, leave it out, got {show(str(arm.dialect))}")
+        yield Problem(
+            f"{path}.dialect", f"has no effect with protocol triton, leave it out, got {show(str(arm.dialect))}"
+        )
 
 
 def _check_prices(spec: ModelPairSpec, arms: Arms) -> Iterator[Problem]:
