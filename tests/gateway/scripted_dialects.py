@@ -2,7 +2,8 @@
 
 Their answers have the shapes that their code writes, in the versions that `slipstream_core.manifest.dialects` names:
 which parameters are refused or ignored, which fields are null or left out, and where the draft counts are. Every answer
-is `WORDS`. A server that speculates says that four steps verified four draft tokens each and accepted seven in all.
+is `WORDS`, and its tokens are certain under the target. A server that speculates says that four steps verified four
+draft tokens each and accepted seven in all.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ Json = dict[str, Any]
 
 WORDS = [f"w{number} " for number in range(12)]
 PROMPT_IDS, ANSWER_IDS = [1, 2, 3], list(range(10, 22))
+GARBAGE_IDS = [number + 1000 for number in ANSWER_IDS]
 DRAFT_TOKENS, STEPS, ACCEPTED = 4, 4, 7
 DETAILS = {
     "spec_accept_rate": ACCEPTED / (STEPS * DRAFT_TOKENS),
@@ -36,12 +38,13 @@ TOKENS_PER_PASS = len(WORDS) / (1 + STEPS)
 
 
 class ScriptedDialect(ThreadedServer):
-    """A server in a thread. `speculates` and `ready` can be changed while it runs."""
+    """A server in a thread. `garbage`: sampled answers are none of the target. `ready` can be changed while it runs."""
 
     ready_path: ClassVar[str]
 
-    def __init__(self, *, speculates: bool) -> None:
+    def __init__(self, *, speculates: bool, garbage: bool = False) -> None:
         self.speculates = speculates
+        self.garbage = garbage
         self.ready = True
         self.requests: list[Json] = []
         super().__init__()
@@ -51,6 +54,7 @@ class ScriptedDialect(ThreadedServer):
         app.router.add_get(self.ready_path, self._readiness)
         app.router.add_post("/v1/completions", self._completion)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/generate", self._generate)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", self.port)
@@ -84,9 +88,18 @@ class ScriptedDialect(ThreadedServer):
             return web.json_response({"error": f"1 validation error: {unknown}: extra_forbidden"}, status=400)
         return web.json_response(self.completion(body))
 
+    async def _generate(self, request: web.Request) -> web.Response:
+        body: Json = await request.json()
+        self.requests.append(body)
+        return web.json_response(self.generate(body), status=200)
+
     def refused(self, body: Json, *, chat: bool) -> list[str]:
         """The parameters that the server refuses."""
         return []
+
+    def generate(self, body: Json) -> Json:
+        """The answer of SGLang's own API."""
+        raise web.HTTPNotFound
 
     @abstractmethod
     def chat(self, body: Json) -> Json: ...
@@ -128,8 +141,21 @@ class ScriptedSglang(ScriptedDialect):
             "matched_stop": None,
         }
         if body.get("return_token_ids"):
-            choice |= {"token_ids": ANSWER_IDS, "prompt_token_ids": PROMPT_IDS}
+            ids = GARBAGE_IDS if self.garbage and body["temperature"] else ANSWER_IDS
+            choice |= {"token_ids": ids, "prompt_token_ids": PROMPT_IDS}
         return self._whole(body, "text_completion", choice)
+
+    def generate(self, body: Json) -> Json:
+        """One row for each token from `logprob_start_len` on; the first has no log-probability."""
+        tokens = body["input_ids"][body["logprob_start_len"] :]
+        rows = [
+            [None, tokens[0], None],
+            *([-18.0 if token in GARBAGE_IDS else 0.0, token, None] for token in tokens[1:]),
+        ]
+        others = [[-20.0 - number, 500 + number, None] for number in range(body["top_logprobs_num"] - 1)]
+        tops = [None, *([[0.0, 10 if token in GARBAGE_IDS else token, None], *others] for token in tokens[1:])]
+        meta = {"input_token_logprobs": rows, "input_top_logprobs": tops, "prompt_tokens": len(body["input_ids"])}
+        return {"text": "w0", "output_ids": [10], "meta_info": meta}
 
     def chunks(self, body: Json) -> Iterator[bytes]:
         yield self._chunk(body, [self._choice({"role": "assistant", "content": "", "reasoning_content": None})])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from slipstream_core.manifest.dialects import DIALECTS
 from slipstream_core.manifest.table import Backend
 from slipstream_core.types import Capability, Reason, Withheld
 
@@ -40,6 +41,7 @@ class Watch:
         self.replica = replica
         self.findings: dict[Subject, Finding] = {}
         self.checked_s: float | None = None
+        self._gives_ids = DIALECTS[backend.dialect].ids_in_traffic
         self._seen = self._process()
         self._judged_length = 0
         self._unchecked: set[Subject] = set()
@@ -85,7 +87,7 @@ class Watch:
             if finding.subject in _REPORTED:
                 self._report(known, finding)
             if finding.subject is Subject.SAMPLED_SPECULATION:
-                self.replica.gives_token_ids |= finding.result is not Result.NO_DATA
+                self.replica.gives_token_ids |= self._gives_ids and finding.result is not Result.NO_DATA
         withheld = dict(self.replica.withheld)
         for finding in findings:
             capability = _CAPABILITIES.get(finding.subject)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import aiohttp
 from multidict import CIMultiDict
 from slipstream_core.errors import (
+    Incomparable,
     Overloaded,
     SlipstreamError,
     UpstreamFailed,
@@ -19,7 +20,7 @@ from slipstream_core.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from slipstream_core.manifest.dialects import DIALECTS, Dialect
+from slipstream_core.manifest.dialects import DIALECTS, Dialect, ScoresForm
 from slipstream_core.manifest.engines import DialectName
 from slipstream_core.network_errors import NETWORK_ERRORS, describe_network_error
 from slipstream_core.types import Endpoint
@@ -31,11 +32,12 @@ from slipstream_gateway.upstreams.dialect_wire import count_dialect_body, dialec
 from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.http1 import KEEP_ALIVE_S, Http1Client, Http1Response, NotHttp
+from slipstream_gateway.upstreams.input_scores import SCORING_PATH, score_by_input
 from slipstream_gateway.upstreams.openai_continuation import continued_body
 from slipstream_gateway.upstreams.openai_reading import Reader
 from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
-from slipstream_gateway.upstreams.scores import score_by
+from slipstream_gateway.upstreams.scores import UNSCORED, score_by
 from slipstream_gateway.upstreams.sse import EventSplitter
 from slipstream_gateway.upstreams.token_ids import TokenIds, requests_ids
 
@@ -93,15 +95,7 @@ class OpenAiUpstream:
         return ANY_DRAFT
 
     async def complete(self, job: Job) -> Completion:
-        response = await self._post(job)
-        try:
-            body = await _read_body(response)
-        except NETWORK_ERRORS as exc:
-            raise UpstreamFailed(
-                "The upstream closed the connection before the end of its answer.", detail=describe_network_error(exc)
-            ) from None
-        finally:
-            response.close()
+        body = await _read_whole(await self._post(job))
         ids = TokenIds(stream=False)
         try:
             body, usage = self._answer(job, ids.take(body) if requests_ids(job) else body)
@@ -141,7 +135,16 @@ class OpenAiUpstream:
         model: str,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> tuple[TokenScore, ...]:
-        return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
+        if self._dialect.scores is ScoresForm.PROMPT_LOGPROBS:
+            return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
+        if self._dialect.scores is ScoresForm.INPUT_TOKEN_LOGPROBS:
+
+            async def post(body: bytes) -> bytes:
+                url = self._root.join(URL(SCORING_PATH))
+                return await _read_whole(await self._accepted(await self._send(url, self._headers(headers), body)))
+
+            return await score_by_input(post, prompt_token_ids, answer_token_ids)
+        raise Incomparable(UNSCORED)
 
     async def aclose(self) -> None:
         self._client.close()
@@ -184,6 +187,10 @@ class OpenAiUpstream:
             response = await job.carrier.post(f"{url.host}:{url.port}", headers, body)
         else:
             response = await self._send(url, headers, body)
+        return await self._accepted(response)
+
+    async def _accepted(self, response: HttpResponse) -> HttpResponse:
+        """`response` if its status is 200. Raises the error of any other status."""
         if response.status != 200:
             raise await _refusal(response, own_key=self._api_key is not None)
         return response
@@ -282,6 +289,18 @@ class OpenAiStream:
         # Ids of a block that is not forwarded are attached to the next one.
         ids, prompt_ids = self._ids.pop() if block else ((), ())
         return Wire(block, self._reader.generating, ids, prompt_ids)
+
+
+async def _read_whole(response: HttpResponse) -> bytes:
+    """The body of a response with status 200, which is closed."""
+    try:
+        return await _read_body(response)
+    except NETWORK_ERRORS as exc:
+        raise UpstreamFailed(
+            "The upstream closed the connection before the end of its answer.", detail=describe_network_error(exc)
+        ) from None
+    finally:
+        response.close()
 
 
 async def _read_body(response: HttpResponse) -> bytes:
