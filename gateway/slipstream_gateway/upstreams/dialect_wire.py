@@ -25,6 +25,7 @@ from slipstream_gateway.upstreams.token_ids import request_fields
 _ON = msgspec.Raw(b"true")
 _NO_CHOICES, _NULL = b"[]", b"null"
 _EXTENSION, _DETAILS = "sglext", "spec_tokens_details"
+_EXTENSION_MARK = b'"sglext"'
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
 
@@ -105,8 +106,8 @@ _FORMS: Mapping[CountsForm, _Form] = {
 def dialect_body(job: Job, dialect: Dialect) -> bytes:
     """The body of `job` for a server that speaks `dialect`."""
     fields = dict(request_fields(job))
-    if _requests_counts(job, dialect):
-        fields[str(dialect.counts_field)] = _ON
+    if (field := _counts_field(job, dialect)) is not None:
+        fields[field] = _ON
     strict = frozenset() if job.request.endpoint is Endpoint.RESPONSES else dialect.refused_without_effect
     return request_body(job.request, job.model, fields, leave_out=strict)
 
@@ -141,10 +142,11 @@ def _has_counts(job: Job, dialect: Dialect) -> bool:
     )
 
 
-def _requests_counts(job: Job, dialect: Dialect) -> bool:
-    """Whether the gateway requests the counts: only if the client does not set the field itself."""
+def _counts_field(job: Job, dialect: Dialect) -> str | None:
+    """The parameter by which the gateway requests the counts; None if it does not, because they need none, or because
+    the client sets it itself."""
     field = dialect.counts_field
-    return field is not None and field not in job.request.features and _has_counts(job, dialect)
+    return field if field not in job.request.features and _has_counts(job, dialect) else None
 
 
 def _read(data: bytes, dialect: Dialect) -> _Counts | None:
@@ -171,7 +173,7 @@ def _client_object(data: bytes, usage: Usage, job: Job, dialect: Dialect) -> byt
     fields = _decode_raw(data)
     if bytes(fields.get("usage", _NULL))[:1] == b"{":
         fields["usage"] = client_usage(fields["usage"], usage, job)
-    if _EXTENSION in fields and _requests_counts(job, dialect):
+    if _EXTENSION in fields and _counts_field(job, dialect) is not None:
         others = {name: value for name, value in _decode_raw(fields.pop(_EXTENSION)).items() if name != _DETAILS}
         if others:
             fields[_EXTENSION] = msgspec.Raw(_encode(others))
@@ -192,18 +194,22 @@ class _DialectReader(ChatReader):
 
     def read(self, block: bytes) -> bytes:
         kept = super().read(block)
-        for event in reversed(split_events(block)):
-            if (counts := _read(event_data(event), self._dialect)) is not None:
-                self._counts = counts
-                break
+        self._counts = self._last_counts(block) or self._counts
         if self._counts is None:
             return kept
         if self._usage.exact:
             _fill_part(self._usage, self._counts, self._job)
+        if not has_usage(kept) and _EXTENSION_MARK not in kept:
+            return kept
         return b"".join([self._rewritten(event) for event in split_events(kept)])
 
+    def _last_counts(self, block: bytes) -> _Counts | None:
+        """The counts in the last event of `block` that has some: they are those of the answer so far."""
+        found = (_read(event_data(event), self._dialect) for event in reversed(split_events(block)))
+        return next((counts for counts in found if counts is not None), None)
+
     def _rewritten(self, event: bytes) -> bytes:
-        if not has_usage(event) and b'"sglext"' not in event:
+        if not has_usage(event) and _EXTENSION_MARK not in event:
             return event
         try:
             data = _client_object(event_data(event), self._usage, self._job, self._dialect)
