@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import yaml
+from slipstream_core.manifest import ModelPair, parse
+from slipstream_operator.children import children_of
 from slipstream_operator.children.identity import NAME, TRITON, VLLM
+from slipstream_operator.children.service import LEADER
+from slipstream_operator.types import ServingDefaults
 
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards
 
@@ -53,3 +58,43 @@ def test_monitors_watch_ports_that_services_have(render: Callable[..., list[JSON
         assert servers["namespaceSelector"] == {"matchNames": ["serving"]}
         everywhere = only(anywhere, "ServiceMonitor", program.name)["spec"]
         assert everywhere["namespaceSelector"] == {"any": True}
+
+
+TWO_NODES = """
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {name: giant, namespace: serving}
+spec:
+  model: giant
+  target: {source: giant}
+  draft: {kind: ngram}
+  engine: {kind: vllm, tensorParallelSize: 8, pipelineParallelSize: 2}
+  serving: {gpus: 8, nodes: 2, storage: {claim: weights}}
+"""
+
+
+def discovered(service: JSON) -> dict[str, str]:
+    """What Prometheus' service discovery knows of the targets of a Service, as far as relabelling uses it."""
+    labels = service["metadata"]["labels"].items()
+    found = {f"__meta_kubernetes_service_label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": value for name, value in labels}
+    return found | {"__meta_kubernetes_namespace": service["metadata"]["namespace"]}
+
+
+def test_monitor_of_vllm_covers_the_leaders_of_groups_and_names_their_pair(
+    render: Callable[..., list[JSON]], only: Callable[..., JSON]
+) -> None:
+    [pair] = [item for item in parse(TWO_NODES) if isinstance(item, ModelPair)]
+    children = children_of(pair, uid="u", defaults=ServingDefaults(has_leader_worker_sets=True), live=None)
+    service, group = only(children, "Service"), only(children, "LeaderWorkerSet")
+    monitor = only(render({"monitoring": {"serviceMonitor": {"enabled": True}}}), "ServiceMonitor", "vllm")["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    leader = group["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+    [container] = leader["spec"]["containers"]
+    assert {endpoint["port"] for endpoint in monitor["endpoints"]} <= {port["name"] for port in container["ports"]}
+    # The controller of LeaderWorkerSets gives this label to every pod: 0 for the leader alone.
+    assert service["spec"]["selector"].items() <= {**leader["metadata"]["labels"], **LEADER}.items()
+    [endpoint] = monitor["endpoints"]
+    [rule] = endpoint["relabelings"]
+    known = discovered(service)
+    assert rule["separator"].join(known[name] for name in rule["sourceLabels"]) == pair.metadata.key
+    assert rule["targetLabel"] == "pair"

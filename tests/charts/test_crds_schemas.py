@@ -343,6 +343,10 @@ REFUSED = {
         external({"protocol": "triton", "endpoints": ["grpc://a:1"], "apiKeyEnv": "KEY"}),
         "apiKeyEnv has no effect",
     ),
+    "a dialect of Triton": (
+        external({"protocol": "triton", "endpoints": ["grpc://a:1"], "dialect": "sglang"}),
+        "dialect has no effect",
+    ),
     "Triton over HTTP": (external({"protocol": "triton"}), "endpoints must be grpc(s)://host:port for protocol triton"),
     "OpenAI over gRPC": (external({"endpoints": ["grpc://a:1"]}), "else http(s)://host:port"),
     "a query": (external({"endpoints": ["http://a:1/?x=1"]}), "without credentials, query and fragment"),

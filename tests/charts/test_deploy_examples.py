@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import kubernetes_validate
 import pytest
 import yaml
 from slipstream_core.manifest import EMBEDDED_MANIFEST, ModelPair, SlipstreamEngine, VllmEngine, parse, parse_resource
+from slipstream_core.manifest.engines import DialectName
 from slipstream_core.manifest.naming import child_name
+from slipstream_core.manifest.table import compile_route
 from slipstream_operator.children import children_of
 from slipstream_operator.types import ServingDefaults
 
@@ -53,6 +56,31 @@ def test_example_is_whole_for_the_strict_parser(path: Path) -> None:
 @every_manifest
 def test_example_names_no_kill_switch(path: Path) -> None:
     assert "killSwitch" not in path.read_text()
+
+
+@pytest.mark.parametrize("name", ["cluster-vllm", "cluster-sglang", "cluster-trtllm"])
+def test_example_for_gpus_says_on_top_that_none_has_run_it(name: str) -> None:
+    head = FOLDER.joinpath(f"{name}.yaml").read_text().split("apiVersion:")[0]
+    assert re.search(r"# .*No (GPU|SGLang|TensorRT-LLM) has run", head)
+
+
+def test_examples_reach_from_one_gpu_to_two_nodes() -> None:
+    """GPUs on each node and nodes of each server, with the method of drafting."""
+    sizes = [
+        (pair.spec.serving.gpus, pair.spec.serving.nodes, pair.spec.draft.kind)
+        for pair in pairs(FOLDER / "cluster-vllm.yaml")
+        if pair.spec.serving is not None and pair.spec.draft is not None
+    ]
+    assert sizes == [(1, 1, "ngram"), (4, 1, "eagle3"), (8, 2, "mtp")]
+
+
+@pytest.mark.parametrize("dialect", [DialectName.SGLANG, DialectName.TRTLLM])
+def test_example_of_a_foreign_engine_has_two_pools_that_speak_its_dialect(dialect: DialectName) -> None:
+    [pair] = pairs(FOLDER / f"cluster-{dialect}.yaml")
+    route = compile_route(pair, None)
+    assert route.speculative is not None
+    assert {route.plain.dialect, route.speculative.dialect} == {dialect}
+    assert set(route.plain.endpoints).isdisjoint(route.speculative.endpoints)
 
 
 @every_manifest

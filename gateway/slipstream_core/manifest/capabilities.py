@@ -6,11 +6,12 @@ A feature is an optional request parameter by its OpenAI or vLLM name. Sampling 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 import msgspec
 
-from slipstream_core.manifest.engines import WireProtocol
+from slipstream_core.manifest.dialects import DIALECTS
+from slipstream_core.manifest.engines import DialectName, WireProtocol
 from slipstream_core.types import RESPONSES_FEATURE
 
 
@@ -73,11 +74,20 @@ _KNOWN = {
 }
 
 
-def capabilities_of(protocol: WireProtocol, *, speculative: bool, unsupported: tuple[str, ...] = ()) -> Capabilities:
-    """The capabilities of servers of `protocol`, minus the features that the manifest lists as unsupported."""
-    return without(_KNOWN[protocol, speculative], unsupported)
+def capabilities_of(
+    protocol: WireProtocol,
+    *,
+    speculative: bool,
+    dialect: DialectName = DialectName.OPENAI,
+    unsupported: Iterable[str] = (),
+) -> Capabilities:
+    """The capabilities of servers of `protocol`, minus the features that their dialect lacks and those that the
+    manifest lists as unsupported."""
+    facts = DIALECTS[dialect]
+    lacking = facts.unsupported | facts.inexact if speculative else facts.unsupported
+    return without(_KNOWN[protocol, speculative], lacking.union(unsupported))
 
 
-def without(known: Capabilities, unsupported: tuple[str, ...]) -> Capabilities:
+def without(known: Capabilities, unsupported: Iterable[str]) -> Capabilities:
     """`known` minus the features in `unsupported`."""
     return Capabilities(honoured=known.honoured, unsupported=known.unsupported.union(unsupported))

@@ -40,6 +40,14 @@ class WireProtocol(StrEnum):
     TRITON = "triton"
 
 
+class DialectName(StrEnum):
+    """The engine behind an OpenAI-compatible server, for what its API does differently (see `dialects`)."""
+
+    OPENAI = "openai"
+    SGLANG = "sglang"
+    TRTLLM = "trtllm"
+
+
 class SlipstreamEngine(
     msgspec.Struct,
     frozen=True,
@@ -174,6 +182,14 @@ class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Meta(min_length=1, max_length=256, description="http(s)://host:port[/path] or grpc(s)://host:port."),
     ]
     model: Annotated[ModelName, Meta(description="Model name on the servers.")]
+    dialect: Annotated[
+        DialectName,
+        Meta(
+            description="Dialect of OpenAI's API, for protocol openai only. sglang and trtllm (TensorRT-LLM's "
+            "trtllm-serve): Slipstream reads the draft counts of these servers, and knows the parameters that they "
+            "ignore or refuse."
+        ),
+    ] = DialectName.OPENAI
     unsupported: Unsupported = ()
     api_key_env: Annotated[
         ApiKeyEnv,

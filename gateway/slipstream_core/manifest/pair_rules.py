@@ -11,6 +11,7 @@ from slipstream_core.manifest.addresses import check_address
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.engines import (
     Arms,
+    DialectName,
     ExternalArm,
     ExternalEngine,
     PlainServers,
@@ -198,6 +199,10 @@ def _check_arm(arm: ExternalArm, path: str) -> Iterator[Problem]:
     yield from _check_endpoints(arm.endpoints, arm.protocol, f"{path}.endpoints")
     if arm.api_key_env is not None and arm.protocol is WireProtocol.TRITON:
         yield Problem(f"{path}.apiKeyEnv", "has no effect with protocol triton, leave it out")
+    if arm.dialect is not DialectName.OPENAI and arm.protocol is WireProtocol.TRITON:
+        yield Problem(
+            f"{path}.dialect", f"has no effect with protocol triton, leave it out, got {show(str(arm.dialect))}"
+        )
 
 
 def _check_prices(spec: ModelPairSpec, arms: Arms) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ import msgspec
 
 from slipstream_core.manifest.addresses import fits
 from slipstream_core.manifest.capabilities import PLAIN_OPENAI, VLLM, Capabilities, capabilities_of, without
-from slipstream_core.manifest.engines import ExternalArm, SlipstreamEngine, VllmEngine, WireProtocol
+from slipstream_core.manifest.engines import DialectName, ExternalArm, SlipstreamEngine, VllmEngine, WireProtocol
 from slipstream_core.manifest.fingerprint import written_hash
 from slipstream_core.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
 from slipstream_core.manifest.rules import has_draft, pair_key_of
@@ -28,7 +28,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     `pool` identifies the servers in estimates and evidence: it is equal for both arms of a pair if they share servers.
     `drafts_per_request`: the servers accept a draft length with every request, else they use the one that they were
     started with. `own_engine`: Slipstream's engine decodes there: it continues a sampled answer of another server
-    exactly, and it derives random numbers from seed and position. `price_per_gpu_hour` is None if unknown.
+    exactly, and it derives random numbers from seed and position. `dialect` is that of the servers' OpenAI API.
+    `price_per_gpu_hour` is None if unknown.
     """
 
     protocol: WireProtocol
@@ -38,6 +39,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     drafts_per_request: bool = True
     own_engine: bool = False
+    dialect: DialectName = DialectName.OPENAI
     api_key_env: str | None = None
     price_per_gpu_hour: float | None = None
 
@@ -244,10 +246,13 @@ def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend
         protocol=arm.protocol,
         endpoints=arm.endpoints,
         model=arm.model,
-        capabilities=capabilities_of(arm.protocol, speculative=speculative, unsupported=arm.unsupported),
+        capabilities=capabilities_of(
+            arm.protocol, speculative=speculative, dialect=arm.dialect, unsupported=arm.unsupported
+        ),
         pool="",
         drafts_per_request=arm.protocol is WireProtocol.TRITON,
         own_engine=arm.protocol is WireProtocol.TRITON,
+        dialect=arm.dialect,
         api_key_env=arm.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour if price is None else price,
     )

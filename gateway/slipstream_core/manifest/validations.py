@@ -197,6 +197,10 @@ _DRAFT = (
 _ARM = (
     _absent("apiKeyEnv", "self.protocol != 'triton'", "with protocol triton"),
     Rule(
+        f"self.protocol != 'triton' || {_or('self.dialect', repr('openai'))} == 'openai'",
+        "dialect has no effect with protocol triton, leave it out",
+    ),
+    Rule(
         f"self.endpoints.all(address, self.protocol == 'triton' ? address.matches('{_GRPC}') : "
         f"address.matches('{_HTTP}'))",
         "endpoints must be grpc(s)://host:port for protocol triton, else http(s)://host:port with or"

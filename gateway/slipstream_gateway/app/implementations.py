@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from slipstream_core.environment import secret
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import WireProtocol
+from slipstream_core.manifest.dialects import DIALECTS
 from slipstream_core.manifest.kill_switch import KillFile, kills_beside
 from slipstream_core.settings import GatewaySettings
 
@@ -122,8 +123,18 @@ def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None 
 
     context = tls.context if tls is not None else None
     api_key = _api_key(key.api_key_env, settings)
-    kind = VllmUpstream if key.drafts_per_request else OpenAiUpstream
-    return kind(key.endpoint, connect_timeout_s=connect_timeout_s, api_key=api_key, tls=context, rules=rules)
+    if key.drafts_per_request:
+        return VllmUpstream(
+            key.endpoint, connect_timeout_s=connect_timeout_s, api_key=api_key, tls=context, rules=rules
+        )
+    return OpenAiUpstream(
+        key.endpoint,
+        connect_timeout_s=connect_timeout_s,
+        api_key=api_key,
+        tls=context,
+        rules=rules,
+        dialect=DIALECTS[key.dialect],
+    )
 
 
 def _api_key(name: str | None, settings: GatewaySettings) -> str | None:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 from slipstream_core.errors import Incomparable, RequestError, UpstreamRejected, UpstreamUnavailable, for_log
+from slipstream_core.manifest.dialects import DIALECTS, Dialect
 from slipstream_core.manifest.table import Backend
 from slipstream_core.types import GenerationRequest
 
@@ -31,6 +32,7 @@ from slipstream_gateway.conformance.verdict import (
     Result,
     Subject,
     first_difference,
+    judge_dialect,
     judge_draft_length,
     judge_greedy,
     judge_sampled,
@@ -64,9 +66,15 @@ class Check:
         self._places = asyncio.Semaphore(at_once)
 
     @property
+    def _dialect(self) -> Dialect:
+        """The dialect of the speculative side."""
+        return DIALECTS[self._speculative.backend.dialect]
+
+    @property
     def _counted(self) -> bool:
-        """Whether the speculative side counts its drafts: servers with a draft length per request do."""
-        return self._speculative.backend.drafts_per_request
+        """Whether the speculative side counts its drafts: servers with a draft length per request do, and those whose
+        dialect has counts."""
+        return self._speculative.backend.drafts_per_request or self._dialect.counts is not None
 
     async def run(self) -> list[Finding]:
         """The finding for each subject. Raises `UpstreamError` or `Overloaded` if a server did not respond; an
@@ -92,7 +100,10 @@ class Check:
             pairs = await self._greedy_pairs(_as_it_is)
         except RequestError:  # the server may refuse fields beyond OpenAI's; texts can be compared without them
             pairs = await self._greedy_pairs(openai_alone)
-        return [judge_greedy(pairs, counted=self._counted), judge_draft_length(pairs)]
+        findings = [judge_greedy(pairs, counted=self._counted), judge_draft_length(pairs)]
+        if (field := self._dialect.counts) is not None:
+            findings.append(judge_dialect(pairs, dialect=self._speculative.backend.dialect, field=field))
+        return findings
 
     async def _greedy_pairs(self, form: Form) -> list[GreedyPair]:
         requests = [form(request) for request in greedy_requests(self._plain.backend.model)]

@@ -31,12 +31,14 @@ _BEYOND_OPENAI = frozenset({"return_token_ids", "top_k", "repetition_penalty"})
 
 class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A server's answer to one probe. Token ids and margins (see `Tokens`) are empty if the server does not return
-    them. `drafted` is 0 if it does not count drafts."""
+    them. `drafted` is 0 if it does not count drafts. `counted`: it reported the usage and, where its API has them, the
+    drafts."""
 
     text: str
     prompt_token_ids: tuple[int, ...] = ()
     token_ids: tuple[int, ...] = ()
     drafted: int = 0
+    counted: bool = True
     margins: tuple[float, ...] = ()
 
 
@@ -87,6 +89,7 @@ def read_answer(completion: Completion) -> ProbeAnswer:
         prompt_token_ids=choices[0].prompt_token_ids or (),
         token_ids=choices[0].token_ids or (),
         drafted=drafted,
+        counted=completion.usage.exact and completion.usage.counted,
     )
 
 

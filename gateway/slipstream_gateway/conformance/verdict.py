@@ -25,11 +25,13 @@ _UNDRAFTED = "the server drafted no token for the probes"
 
 
 class Subject(StrEnum):
-    """The subject of a check: two capabilities of a server, and whether it follows draft lengths."""
+    """The subject of a check: two capabilities of a server, whether it follows draft lengths, and whether it speaks the
+    dialect that the manifest names."""
 
     GREEDY_SPECULATION = "greedy_speculation"
     SAMPLED_SPECULATION = "sampled_speculation"
     DRAFT_LENGTH = "draft_length"
+    DIALECT = "dialect"
 
 
 class Result(StrEnum):
@@ -124,6 +126,20 @@ def judge_draft_length(pairs: Sequence[GreedyPair]) -> Finding:
         detail = f"no token was drafted for a repetitive prompt of {len(COPYING)} characters"
         return Finding(subject=subject, result=Result.FAIL, detail=detail)
     detail = f"{speculative} tokens drafted, 0 at draft length 0"
+    return Finding(subject=subject, result=Result.PASS, detail=detail)
+
+
+def judge_dialect(pairs: Sequence[GreedyPair], *, dialect: str, field: str) -> Finding:
+    """Whether the speculative answers reported their usage and, in the form that `dialect` has in `field`, their
+    drafts."""
+    subject, answers = Subject.DIALECT, [pair.speculative for pair in pairs]
+    without = sum(not answer.counted for answer in answers)
+    if not answers:
+        return Finding(subject=subject, result=Result.NO_DATA, detail="no probe was answered")
+    if without:
+        detail = f"{without} of {len(answers)} answers have no usage with {field}, which dialect {dialect} reports"
+        return Finding(subject=subject, result=Result.FAIL, detail=detail)
+    detail = f"{len(answers)} answers have a usage with {field}, as dialect {dialect} reports it"
     return Finding(subject=subject, result=Result.PASS, detail=detail)
 
 

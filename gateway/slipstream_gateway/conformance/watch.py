@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from slipstream_core.manifest.dialects import DIALECTS
 from slipstream_core.manifest.table import Backend
 from slipstream_core.types import Capability, Reason, Withheld
 
@@ -19,6 +20,11 @@ _CAPABILITIES = {
     Subject.GREEDY_SPECULATION: Capability.GREEDY_SPECULATION,
     Subject.SAMPLED_SPECULATION: Capability.SAMPLED_SPECULATION,
 }
+_REPORTED = {
+    Subject.DRAFT_LENGTH: "draft lengths are not followed",
+    Subject.DIALECT: "the server does not speak the dialect of its arm",
+}
+"""Subjects whose failure is a warning."""
 _log = logging.getLogger(__name__)
 
 
@@ -35,6 +41,7 @@ class Watch:
         self.replica = replica
         self.findings: dict[Subject, Finding] = {}
         self.checked_s: float | None = None
+        self._gives_ids = DIALECTS[backend.dialect].ids_in_traffic
         self._seen = self._process()
         self._judged_length = 0
         self._unchecked: set[Subject] = set()
@@ -77,10 +84,10 @@ class Watch:
             known = self.findings.get(finding.subject)
             if known is None or finding.result is not Result.NO_DATA:
                 self.findings[finding.subject] = finding
-            if finding.subject is Subject.DRAFT_LENGTH:
-                self._report_draft_length(known, finding)
+            if finding.subject in _REPORTED:
+                self._report(known, finding)
             if finding.subject is Subject.SAMPLED_SPECULATION:
-                self.replica.gives_token_ids |= finding.result is not Result.NO_DATA
+                self.replica.gives_token_ids |= self._gives_ids and finding.result is not Result.NO_DATA
         withheld = dict(self.replica.withheld)
         for finding in findings:
             capability = _CAPABILITIES.get(finding.subject)
@@ -96,10 +103,10 @@ class Watch:
                 withheld[capability] = Withheld(reason=Reason.ENGINE_NOT_LOSSLESS, detail=finding.detail)
         return self._withhold(withheld | self._distrusted)
 
-    def _report_draft_length(self, known: Finding | None, finding: Finding) -> None:
-        """Withdraws nothing: answers are correct, but the server does not follow the requested draft lengths."""
+    def _report(self, known: Finding | None, finding: Finding) -> None:
+        """Withdraws nothing: answers are correct, but the server does not do what the gateway counts on."""
         if finding.result is Result.FAIL and (known is None or known.result is not Result.FAIL):
-            _log.warning("%s: draft lengths are not followed: %s", self._name, finding.detail)
+            _log.warning("%s: %s: %s", self._name, _REPORTED[finding.subject], finding.detail)
 
     def _report_no_data(self, finding: Finding) -> None:
         """Logs once per server, because repeated checks add no information."""

@@ -192,7 +192,13 @@ class Fleet:
         for endpoint in dict.fromkeys(backend.endpoints):
             tls = self._tls() if endpoint.startswith(_TLS_SCHEMES) else ""
             key = ReplicaKey(
-                backend.protocol, endpoint, backend.model, backend.api_key_env, tls, backend.drafts_per_request
+                backend.protocol,
+                endpoint,
+                backend.model,
+                backend.api_key_env,
+                tls,
+                backend.drafts_per_request,
+                backend.dialect,
             )
             if key not in self._replicas:
                 self._replicas[key] = Replica(endpoint, self._connect(key), self._health)

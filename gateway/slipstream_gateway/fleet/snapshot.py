@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from slipstream_core.manifest.engines import WireProtocol
+from slipstream_core.manifest.engines import DialectName, WireProtocol
 from slipstream_core.manifest.table import Route, RoutingTable
 
 from slipstream_gateway.upstreams.pool import Pool
@@ -29,6 +29,7 @@ class ReplicaKey(NamedTuple):
     api_key_env: str | None
     tls: str = ""  # a fingerprint of the TLS credentials; empty without TLS
     drafts_per_request: bool = True
+    dialect: DialectName = DialectName.OPENAI
 
 
 class ServedRoute(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import aiohttp
 from multidict import CIMultiDict
 from slipstream_core.errors import (
+    Incomparable,
     Overloaded,
     SlipstreamError,
     UpstreamFailed,
@@ -19,22 +20,26 @@ from slipstream_core.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from slipstream_core.manifest.dialects import DIALECTS, Dialect, ScoresForm
+from slipstream_core.manifest.engines import DialectName
 from slipstream_core.network_errors import NETWORK_ERRORS, describe_network_error
 from slipstream_core.types import Endpoint
 from yarl import URL
 
 from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, TokenScore, Usage, Wire
 from slipstream_gateway.upstreams.carrier import CarriedResponse
+from slipstream_gateway.upstreams.dialect_wire import count_dialect_body, dialect_body, dialect_reader_of
 from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.http1 import KEEP_ALIVE_S, Http1Client, Http1Response, NotHttp
+from slipstream_gateway.upstreams.input_scores import SCORING_PATH, score_by_input
 from slipstream_gateway.upstreams.openai_continuation import continued_body
-from slipstream_gateway.upstreams.openai_reading import Reader, reader_of
-from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage, request_body
+from slipstream_gateway.upstreams.openai_reading import Reader
+from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
-from slipstream_gateway.upstreams.scores import score_by
+from slipstream_gateway.upstreams.scores import UNSCORED, score_by
 from slipstream_gateway.upstreams.sse import EventSplitter
-from slipstream_gateway.upstreams.token_ids import TokenIds, request_fields, requests_ids
+from slipstream_gateway.upstreams.token_ids import TokenIds, requests_ids
 
 HttpResponse = Http1Response | CarriedResponse
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -62,10 +67,12 @@ class OpenAiUpstream:
         api_key: str | None = None,
         tls: ssl.SSLContext | None = None,
         rules: EndpointRules | None = None,
+        dialect: Dialect = DIALECTS[DialectName.OPENAI],
     ) -> None:
         self._root = URL(base_url.rstrip("/").removesuffix("/v1") + "/")
         self._urls = {endpoint: self._root.join(URL(path)) for endpoint, path in _PATHS.items()}
-        self._probe_url = self._root.join(URL("v1/models"))
+        self._dialect = dialect
+        self._probe_url = self._root.join(URL(dialect.ready_path))
         self._api_key = api_key
         resolver = CheckedResolver(rules) if rules is not None else None
         self._client = Http1Client(
@@ -88,15 +95,7 @@ class OpenAiUpstream:
         return ANY_DRAFT
 
     async def complete(self, job: Job) -> Completion:
-        response = await self._post(job)
-        try:
-            body = await _read_body(response)
-        except NETWORK_ERRORS as exc:
-            raise UpstreamFailed(
-                "The upstream closed the connection before the end of its answer.", detail=describe_network_error(exc)
-            ) from None
-        finally:
-            response.close()
+        body = await _read_whole(await self._post(job))
         ids = TokenIds(stream=False)
         try:
             body, usage = self._answer(job, ids.take(body) if requests_ids(job) else body)
@@ -136,7 +135,16 @@ class OpenAiUpstream:
         model: str,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> tuple[TokenScore, ...]:
-        return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
+        if self._dialect.scores is ScoresForm.PROMPT_LOGPROBS:
+            return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
+        if self._dialect.scores is ScoresForm.INPUT_TOKEN_LOGPROBS:
+
+            async def post(body: bytes) -> bytes:
+                url = self._root.join(URL(SCORING_PATH))
+                return await _read_whole(await self._accepted(await self._send(url, self._headers(headers), body)))
+
+            return await score_by_input(post, prompt_token_ids, answer_token_ids)
+        raise Incomparable(UNSCORED)
 
     async def aclose(self) -> None:
         self._client.close()
@@ -151,7 +159,7 @@ class OpenAiUpstream:
 
     def _body(self, job: Job) -> bytes:
         """The body to send for `job`. Raises `RequestError`."""
-        return self._continued(job, request_body(job.request, job.model, request_fields(job)))
+        return self._continued(job, dialect_body(job, self._dialect))
 
     def _continued(self, job: Job, body: bytes) -> bytes:
         """`body`, changed to request the continuation of the committed part."""
@@ -162,12 +170,13 @@ class OpenAiUpstream:
 
     def _reader(self, job: Job, usage: Usage) -> Reader:
         """The reader for the stream that answers `job`."""
-        return reader_of(job, usage)
+        return dialect_reader_of(job, usage, self._dialect)
 
     def _answer(self, job: Job, body: bytes) -> tuple[bytes, Usage]:
         """A whole answer for the client, and its cost. Raises `msgspec.DecodeError` if it is not a JSON object."""
         read_usage = read_response_usage if job.request.endpoint is Endpoint.RESPONSES else read_body_usage
-        return body, read_usage(body)
+        usage = read_usage(body)
+        return count_dialect_body(body, usage, job, self._dialect), usage
 
     async def _post(self, job: Job) -> HttpResponse:
         """Sends the request; returns the response once its status is 200."""
@@ -178,6 +187,10 @@ class OpenAiUpstream:
             response = await job.carrier.post(f"{url.host}:{url.port}", headers, body)
         else:
             response = await self._send(url, headers, body)
+        return await self._accepted(response)
+
+    async def _accepted(self, response: HttpResponse) -> HttpResponse:
+        """`response` if its status is 200. Raises the error of any other status."""
         if response.status != 200:
             raise await _refusal(response, own_key=self._api_key is not None)
         return response
@@ -276,6 +289,18 @@ class OpenAiStream:
         # Ids of a block that is not forwarded are attached to the next one.
         ids, prompt_ids = self._ids.pop() if block else ((), ())
         return Wire(block, self._reader.generating, ids, prompt_ids)
+
+
+async def _read_whole(response: HttpResponse) -> bytes:
+    """The body of a response with status 200, which is closed."""
+    try:
+        return await _read_body(response)
+    except NETWORK_ERRORS as exc:
+        raise UpstreamFailed(
+            "The upstream closed the connection before the end of its answer.", detail=describe_network_error(exc)
+        ) from None
+    finally:
+        response.close()
 
 
 async def _read_body(response: HttpResponse) -> bytes:

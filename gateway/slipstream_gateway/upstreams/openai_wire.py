@@ -7,7 +7,7 @@ Response: the public model name, and the usage event is removed again if the cli
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, TypeVar
 
 import msgspec
@@ -75,13 +75,22 @@ _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_usage = msgspec.json.Decoder(_WireUsage | None).decode
 
 
-def request_body(request: GenerationRequest, model: str, fields: Mapping[str, msgspec.Raw] = _NONE) -> bytes:
-    """The body to send upstream for `request`, whose `raw` is a valid JSON object, with other `fields`."""
+def request_body(
+    request: GenerationRequest,
+    model: str,
+    fields: Mapping[str, msgspec.Raw] = _NONE,
+    *,
+    leave_out: Set[str] = frozenset(),
+) -> bytes:
+    """The body to send upstream for `request`, whose `raw` is a valid JSON object, with other `fields`, and without the
+    names in `leave_out`."""
     # Only these two need the option: a response always ends with its usage.
     ask_usage = request.stream and not request.include_usage and request.endpoint is not Endpoint.RESPONSES
-    if model == request.model and not ask_usage and not fields:
+    if model == request.model and not ask_usage and not fields and not leave_out:
         return request.raw
     body = _decode_raw(request.raw)
+    if leave_out:
+        body = {name: value for name, value in body.items() if name not in leave_out}
     body["model"] = msgspec.Raw(_encode(model))
     body.update(fields)
     if ask_usage:

@@ -16,6 +16,7 @@ from slipstream_core.errors import InvalidRequest, shorten
 from slipstream_core.types import Endpoint, GenerationRequest
 
 from slipstream_gateway.upstreams.base import Count, DraftLength, Job, Usage, engine_seconds
+from slipstream_gateway.upstreams.client_usage import client_usage
 from slipstream_gateway.upstreams.openai_reading import ChatReader, Reader
 from slipstream_gateway.upstreams.openai_wire import request_body
 from slipstream_gateway.upstreams.responses_wire import ResponsesReader
@@ -153,7 +154,7 @@ def client_body(data: bytes, usage: Usage, job: Job) -> bytes:
     """One JSON object of the server for the client of `job`: with the drafts in `usage`, and without vLLM's counts."""
     fields = _decode_raw(data)
     if bytes(fields.get("usage", _NULL))[:1] == b"{":
-        fields["usage"] = _client_usage(fields["usage"], usage, job)
+        fields["usage"] = client_usage(fields["usage"], usage, job)
     metrics = bytes(fields.get("metrics", _NULL))
     if metrics != _NULL:
         others = {name: value for name, value in _decode_raw(metrics).items() if name != _COUNTS}
@@ -164,27 +165,6 @@ def client_body(data: bytes, usage: Usage, job: Job) -> bytes:
         else:  # as vLLM writes it by default
             fields["metrics"] = msgspec.Raw(_NULL)
     return _encode(fields)
-
-
-def _client_usage(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
-    """The server's usage object with the drafts in OpenAI's fields, and Slipstream's beside them."""
-    usage_fields = _decode_raw(raw)
-    name = "output_tokens_details" if job.request.endpoint is Endpoint.RESPONSES else "completion_tokens_details"
-    details = bytes(usage_fields.get(name, _NULL))
-    known = {} if details == _NULL else _decode_raw(details)
-    known["accepted_prediction_tokens"] = msgspec.Raw(b"%d" % usage.accepted)
-    known["rejected_prediction_tokens"] = msgspec.Raw(b"%d" % (usage.drafted - usage.accepted))
-    usage_fields[name] = msgspec.Raw(_encode(known))
-    own = {
-        "seed": _decode_raw(job.request.raw).get("seed"),  # the gateway's own seed is not sent to vLLM
-        "draft_length": job.draft_length,
-        "target_steps": usage.steps,
-        "rejected_at": usage.rejected_at,
-        "engine_seconds": usage.engine_s,
-        "resumed": job.committed.resumed if job.committed is not None else (),
-    }
-    usage_fields["slipstream"] = msgspec.Raw(_encode(own))
-    return msgspec.Raw(_encode(usage_fields))
 
 
 def fill_part(usage: Usage, counts: Counts, job: Job) -> None:

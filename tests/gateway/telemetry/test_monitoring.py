@@ -26,6 +26,7 @@ from slipstream_operator.reconcile.policy_conditions import PolicyReason
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards, files
 from docs.generate.exposed import all_series
 from tests.support.promql import faults
+from tests.support.vllm_series import series_in_a_cluster
 
 JSON = dict[str, Any]
 
@@ -67,7 +68,7 @@ def panels() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def series() -> dict[str, set[str]]:
-    return all_series()
+    return all_series() | series_in_a_cluster()
 
 
 @pytest.mark.parametrize("panel", list(panels()))

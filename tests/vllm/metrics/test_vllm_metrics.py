@@ -1,0 +1,95 @@
+"""The page on vLLM shows what a real vLLM server exposes, scraped by a real Prometheus as in a cluster."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from slipstream_tools.up.vllm_server import VllmServer
+
+from deploy.generate.dashboards_vllm import vllm
+from docs.generate.exposed import labels_of
+from tests.support.polling import eventually
+from tests.support.ports import lasting_ports
+from tests.support.promql import asked
+from tests.support.vllm_series import VLLM_SERIES
+
+PAIR = "serving/acme"
+PROMPT = "Summarize the call in two sentences.\n\nAgent: Hello, how can I help?\nCustomer: My order is late."
+EXPRESSIONS = sorted(
+    target["expr"] for panel in vllm()["panels"] for target in panel.get("targets", ()) if "vllm:" in target["expr"]
+)
+
+
+@pytest.fixture(scope="module")
+def answering_server(vllm_server: VllmServer) -> VllmServer:
+    """With an answer that had drafts, since some series begin with the first one."""
+    body = {"model": "slipstream-embedded", "prompt": PROMPT, "max_tokens": 48, "temperature": 0}
+    httpx.post(f"{vllm_server.url}/v1/completions", json=body, timeout=60.0).raise_for_status()
+    return vllm_server
+
+
+def test_every_series_that_dashboards_show_exists_with_its_labels(answering_server: VllmServer) -> None:
+    text = httpx.get(f"{answering_server.url}/metrics", timeout=15.0).text
+    exposed = labels_of(list(text_string_to_metric_families(text)))
+    assert {name: exposed.get(name) for name in VLLM_SERIES} == VLLM_SERIES
+
+
+def test_recorded_series_are_those_of_the_page() -> None:
+    shown = {selector.name for expression in EXPRESSIONS for selector in asked(expression).selectors}
+    assert {name for name in shown if name.startswith("vllm:")} == VLLM_SERIES.keys()
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory, answering_server: VllmServer) -> Iterator[str]:
+    """The address of a Prometheus that scrapes the server, with the labels that service discovery adds."""
+    binary = shutil.which("prometheus")
+    assert binary, "prometheus is missing: it comes with Debian's package prometheus"
+    folder: Path = tmp_path_factory.mktemp("prometheus")
+    target = answering_server.url.removeprefix("http://")
+    jobs = [
+        {
+            "job_name": "vllm",
+            "static_configs": [{"targets": [target], "labels": {"pair": PAIR, "pod": "acme-0"}}],
+        }
+    ]
+    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    [port] = lasting_ports(1)
+    address = f"127.0.0.1:{port}"
+    options = {
+        "config.file": folder / "prometheus.yaml",
+        "storage.tsdb.path": folder / "data",
+        "web.listen-address": address,
+    }
+    with (folder / "log").open("wb") as log:
+        arguments = [f"--{name}={value}" for name, value in options.items()]
+        process = subprocess.Popen([binary, *arguments], stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield f"http://{address}"
+        finally:
+            process.terminate()
+            process.wait(30.0)
+
+
+def _result(prometheus: str, expression: str) -> list[dict[str, Any]]:
+    query = expression.replace("$pair", PAIR).replace("$__rate_interval", "1m")
+    try:
+        answer = httpx.get(f"{prometheus}/api/v1/query", params={"query": query}, timeout=15.0).json()
+    except httpx.TransportError:  # it starts
+        return []
+    assert answer["status"] == "success", answer
+    return list(answer["data"]["result"])
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_panel_has_data_of_the_pair(expression: str, prometheus: str) -> None:
+    eventually(lambda: bool(_result(prometheus, expression)))
+    assert {row["metric"]["pair"] for row in _result(prometheus, expression)} == {PAIR}
