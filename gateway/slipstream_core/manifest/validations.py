@@ -65,6 +65,14 @@ def _default(kind: type[msgspec.Struct], name: str) -> Any:
     return next(field.default for field in msgspec.structs.fields(kind) if field.encode_name == name)
 
 
+def _is_default(engine: type[msgspec.Struct], field: str) -> str:
+    """`|| ` and whether the engine's `field` has its default; empty where that is none."""
+    default, path = _default(engine, field), f"self.engine.{field}"
+    if default is None:
+        return ""
+    return f" || has({path}) && {path} == {list(default) if isinstance(default, tuple) else repr(default)}"
+
+
 _SOURCES = tuple(
     rule
     for field in ("source", "tokenizer")
@@ -145,7 +153,11 @@ _PAIR = (
         "draft.tokenizer has no effect with engine kind vllm, which uses the tokenizer in draft.source; leave it out",
     ),
     *(
-        _absent(f"engine.{field}", f"self.engine.kind != 'vllm' || {_MANAGED_VLLM}", "with endpoints or serving triton")
+        _absent(
+            f"engine.{field}",
+            f"self.engine.kind != 'vllm' || {_MANAGED_VLLM}{_is_default(VllmEngine, field)}",
+            "with endpoints or serving triton",
+        )
         for field in map(camel, STARTED_VLLM_FIELDS)
     ),
     _absent("serving", f"self.engine.kind != 'vllm' || {_BY_VLLM}", "with serving triton"),
