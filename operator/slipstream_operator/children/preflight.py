@@ -13,7 +13,8 @@ from slipstream_operator.children.security import container_security
 
 PREFLIGHT_CONTAINER = "preflight"
 
-_REPORT = "/dev/termination-log"
+REPORT = "/dev/termination-log"
+"""The file that becomes the message of a container that has ended."""
 _OPTIONS = {
     "target": "--target",
     "tokenizer": "--target-tokenizer",
@@ -36,10 +37,10 @@ def preflight_container(pair: ModelPair, *, image: str, mounts: list[dict[str, A
     container: dict[str, Any] = {
         "name": PREFLIGHT_CONTAINER,
         "image": image,
-        "command": ["python", "-m", "slipstream_engine.preflight", *options, f"--report={_REPORT}"],
+        "command": ["python", "-m", "slipstream_engine.preflight", *options, f"--report={REPORT}"],
         "env": environment(gpu=False),
         "securityContext": container_security(),
-        "terminationMessagePath": _REPORT,
+        "terminationMessagePath": REPORT,
         "terminationMessagePolicy": "File",
         "volumeMounts": mounts,
     }

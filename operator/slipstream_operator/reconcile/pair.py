@@ -78,7 +78,7 @@ def _conditions_of(case: PairCase, replicas: Replicas) -> Iterator[tuple[Conditi
         ConditionType.READY,
         _with_ignored(pair_conditions.ready(pair, observed, problems, replicas, pod), case.ignored),
     )
-    yield ConditionType.RESOLVED_REFS, pair_conditions.resolved_refs(pair, problems, pod)
+    yield ConditionType.RESOLVED_REFS, pair_conditions.resolved_refs(pair, problems, observed.pods, pod)
     yield (
         ConditionType.TOKENIZER_COMPATIBLE,
         pair_conditions.tokenizer_compatible(pair, observed.pods, checked, case.served_generation),

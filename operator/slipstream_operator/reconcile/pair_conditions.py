@@ -17,7 +17,7 @@ from slipstream_core.manifest.versions import GoodVersion, to_keep
 from slipstream_operator.children.all import has_servers, is_group
 from slipstream_operator.children.hashes import weights_hash
 from slipstream_operator.children.preflight import has_draft_model
-from slipstream_operator.reconcile.pods import PodProblem, PodReason, preflight_report
+from slipstream_operator.reconcile.pods import PodProblem, PodReason, contents, preflight_report
 from slipstream_operator.types import KubeObject, Observed
 
 _MAX_LISTED = 5
@@ -134,7 +134,9 @@ def ready(
     return Finding("False", pod.reason if pod is not None else PairReason.NO_READY_REPLICAS, message)
 
 
-def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodProblem | None) -> Finding:
+def resolved_refs(
+    pair: ModelPair | None, problems: Sequence[Problem], pods: Sequence[KubeObject], pod: PodProblem | None
+) -> Finding:
     """Whether all references of the pair exist, and no other pair has a name or claim of this one."""
     if pair is None:
         return Finding("False", PairReason.INVALID_SPEC, "the spec is invalid, see Ready")
@@ -142,7 +144,8 @@ def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodP
         return Finding("False", unresolved_reason(problems), listed(problems))
     if pod is not None and pod.reason is PodReason.CLAIM_NOT_FOUND:
         return Finding("False", pod.reason, pod.message)
-    return Finding("True", PairReason.RESOLVED, "everything that the pair refers to exists")
+    known = "; ".join(["everything that the pair refers to exists", *contents(pods, weights_hash(pair))])
+    return Finding("True", PairReason.RESOLVED, known)
 
 
 def tokenizer_compatible(

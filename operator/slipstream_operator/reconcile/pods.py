@@ -23,14 +23,18 @@ _TELLING = (
     re.compile(r"TritonModelException: (?P<why>.+?)(?:\\n|\n|$)"),
     re.compile(r"failed to load '[^']+' version \d+: (?P<why>.+)"),
     re.compile(r"^error: (?P<why>.+)", re.MULTILINE),
-    re.compile(r"^Error: (?P<why>.+)", re.MULTILINE),  # of the program `hf`
+    re.compile(r"^Error: (?P<why>.+)", re.MULTILINE),  # of downloads
 )
+# A source at the digest of its content, from the container that downloads it.
+_CONTENT = re.compile(r"^s3://\S+@[0-9a-f]{16}$", re.MULTILINE)
 
-
-# Messages of the program `hf`, and what they mean.
-_HUB_MESSAGES = (
+# Messages of the programs that download, `hf` and `s3_download.py`, and what they mean.
+_DOWNLOAD_MESSAGES = (
     (re.compile(r"Access denied|requires approval|Invalid user token|[Uu]nauthorized"), "WeightsDenied"),
-    (re.compile(r"Revision not found|^Error: Model '.*' not found", re.MULTILINE), "WeightsNotFound"),
+    (
+        re.compile(r"(Revision|Bucket|Prefix) not found|^Error: Model '.*' not found", re.MULTILINE),
+        "WeightsNotFound",
+    ),
     (re.compile(r"No space left on device|Not enough free disk space|Disk quota exceeded"), "DiskFull"),
     (re.compile(r"Local entry not found|Connection|Name or service not known|timed out|Network"), "WeightsUnreachable"),
 )
@@ -86,15 +90,32 @@ def preflight_report(pods: Sequence[KubeObject], weights: str) -> PreflightRepor
 
 
 def _reports(pod: KubeObject, weights: str) -> Iterator[PreflightReport]:
+    for ended in _ended_well(pod, PREFLIGHT_CONTAINER, weights):
+        try:
+            yield msgspec.json.decode(ended.get("message") or "", type=PreflightReport)
+        except msgspec.DecodeError:  # an image of another version, or another container
+            continue
+
+
+def contents(pods: Sequence[KubeObject], weights: str) -> list[str]:
+    """The sources of the hash `weights` that have no revision of their own, each at the digest of its content. Several
+    digests of one source: pods have different content."""
+    return sorted({content for pod in pods for content in _contents(pod, weights)})
+
+
+def _contents(pod: KubeObject, weights: str) -> Iterator[str]:
+    for ended in _ended_well(pod, WEIGHTS_CONTAINER, weights):
+        yield from _CONTENT.findall(ended.get("message") or "")
+
+
+def _ended_well(pod: KubeObject, container: str, weights: str) -> Iterator[dict[str, Any]]:
+    """The end of an init container that succeeded in a pod of the hash `weights`."""
     if (_metadata(pod).get("annotations") or {}).get(WEIGHTS_ANNOTATION) != weights:
         return
     for status in _statuses(pod, "initContainerStatuses"):
         ended = _terminated(status)
-        if status.get("name") == PREFLIGHT_CONTAINER and ended is not None and ended.get("exitCode") == 0:
-            try:
-                yield msgspec.json.decode(ended.get("message") or "", type=PreflightReport)
-            except msgspec.DecodeError:  # an image of another version, or another container
-                continue
+        if status.get("name") == container and ended is not None and ended.get("exitCode") == 0:
+            yield ended
 
 
 def _problems(pod: KubeObject) -> Iterator[PodProblem]:
@@ -116,9 +137,11 @@ def _problems(pod: KubeObject) -> Iterator[PodProblem]:
 def _download_problems(pod: KubeObject, status: dict[str, Any]) -> Iterator[PodProblem]:
     """The state of the container that downloads weights."""
     log = (_terminated(status) or {}).get("message") or ""
-    reason = next((PodReason(name) for pattern, name in _HUB_MESSAGES if pattern.search(log)), PodReason.WEIGHTS_FAILED)
+    reason = next(
+        (PodReason(name) for pattern, name in _DOWNLOAD_MESSAGES if pattern.search(log)), PodReason.WEIGHTS_FAILED
+    )
     for problem in _container_problems(pod, status, crashed=reason):
-        may_be_private = problem.reason is PodReason.WEIGHTS_NOT_FOUND and "Revision" not in log
+        may_be_private = problem.reason is PodReason.WEIGHTS_NOT_FOUND and "Error: Model" in log
         yield msgspec.structs.replace(problem, message=problem.message + (_TOKEN_HINT if may_be_private else ""))
     if (running := (status.get("state") or {}).get("running")) is not None:
         since = running.get("startedAt") or "an unknown time"
