@@ -38,13 +38,18 @@ def deployment(
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "minReadySeconds": 5,
         "revisionHistoryLimit": 3,
-        "progressDeadlineSeconds": serving.startup_seconds + _PULL_S,
+        "progressDeadlineSeconds": progress_deadline_s(serving),
         "template": pod_template(pair, owner, defaults=defaults, repository=repository),
     }
     replicas = replicas_to_write(serving, live)
     if replicas is not None:
         spec["replicas"] = replicas
     return child("apps/v1", "Deployment", owner, spec=spec)
+
+
+def progress_deadline_s(serving: Serving) -> int:
+    """The time without progress after which a rollout is stuck."""
+    return serving.startup_seconds + _PULL_S
 
 
 def replicas_to_write(serving: Serving, live: KubeObject | None) -> int | None:

@@ -51,6 +51,7 @@ class PodReason(StrEnum):
     WEIGHTS_UNREACHABLE = "WeightsUnreachable"
     DISK_FULL = "DiskFull"
     WEIGHTS_FAILED = "WeightsFailed"
+    TOKENIZER_MISMATCH = "TokenizerMismatch"
     PREFLIGHT_FAILED = "PreflightFailed"
     OUT_OF_MEMORY = "OutOfMemory"
     CRASH_LOOP = "CrashLoop"
@@ -68,9 +69,9 @@ class PodProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreflightReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of `python -m slipstream_engine.preflight`."""
+    """The result of `slipstream_engine.preflight`, or `slipstream_vllm.preflight`; None: they could not be compared."""
 
-    tokenizer_compatible: bool
+    tokenizer_compatible: bool | None
     message: str
 
 
@@ -85,16 +86,16 @@ def worst_problem(pods: Sequence[KubeObject]) -> PodProblem | None:
 def preflight_report(pods: Sequence[KubeObject], weights: str) -> PreflightReport | None:
     """The result of the tokenizer comparison for the hash `weights`. A difference takes precedence over agreement. None
     if no pod has compared the tokenizers."""
-    reports = [report for pod in sorted(pods, key=_name) for report in _reports(pod, weights)]
-    return next((report for report in reports if not report.tokenizer_compatible), next(iter(reports), None))
+    ends = (end for pod in sorted(pods, key=_name) for end in _ends(pod, PREFLIGHT_CONTAINER, weights))
+    reports = [report for end in ends if (report := _report(end)) is not None]
+    return next((report for report in reports if report.tokenizer_compatible is False), next(iter(reports), None))
 
 
-def _reports(pod: KubeObject, weights: str) -> Iterator[PreflightReport]:
-    for ended in _ended_well(pod, PREFLIGHT_CONTAINER, weights):
-        try:
-            yield msgspec.json.decode(ended.get("message") or "", type=PreflightReport)
-        except msgspec.DecodeError:  # an image of another version, or another container
-            continue
+def _report(ended: dict[str, Any]) -> PreflightReport | None:
+    try:
+        return msgspec.json.decode(ended.get("message") or "", type=PreflightReport)
+    except msgspec.DecodeError:  # an error, an image of another version, or another container
+        return None
 
 
 def contents(pods: Sequence[KubeObject], weights: str) -> list[str]:
@@ -104,17 +105,17 @@ def contents(pods: Sequence[KubeObject], weights: str) -> list[str]:
 
 
 def _contents(pod: KubeObject, weights: str) -> Iterator[str]:
-    for ended in _ended_well(pod, WEIGHTS_CONTAINER, weights):
-        yield from _CONTENT.findall(ended.get("message") or "")
+    for ended in _ends(pod, WEIGHTS_CONTAINER, weights):
+        if ended.get("exitCode") == 0:
+            yield from _CONTENT.findall(ended.get("message") or "")
 
 
-def _ended_well(pod: KubeObject, container: str, weights: str) -> Iterator[dict[str, Any]]:
-    """The end of an init container that succeeded in a pod of the hash `weights`."""
+def _ends(pod: KubeObject, container: str, weights: str) -> Iterator[dict[str, Any]]:
+    """The last end of an init container, in a pod of the hash `weights`."""
     if (_metadata(pod).get("annotations") or {}).get(WEIGHTS_ANNOTATION) != weights:
         return
     for status in _statuses(pod, "initContainerStatuses"):
-        ended = _terminated(status)
-        if status.get("name") == container and ended is not None and ended.get("exitCode") == 0:
+        if status.get("name") == container and (ended := _terminated(status)) is not None:
             yield ended
 
 
@@ -129,7 +130,7 @@ def _problems(pod: KubeObject) -> Iterator[PodProblem]:
         if status.get("name") == WEIGHTS_CONTAINER:
             yield from _download_problems(pod, status)
         else:
-            yield from _container_problems(pod, status, crashed=PodReason.PREFLIGHT_FAILED)
+            yield from _preflight_problems(pod, status)
     for status in _statuses(pod, "containerStatuses"):
         yield from _container_problems(pod, status, crashed=PodReason.CRASH_LOOP)
 
@@ -146,6 +147,16 @@ def _download_problems(pod: KubeObject, status: dict[str, Any]) -> Iterator[PodP
     if (running := (status.get("state") or {}).get("running")) is not None:
         since = running.get("startedAt") or "an unknown time"
         yield _problem(pod, PodReason.DOWNLOADING_WEIGHTS, f"downloads its weights since {since}")
+
+
+def _preflight_problems(pod: KubeObject, status: dict[str, Any]) -> Iterator[PodProblem]:
+    """The state of the container that compares tokenizers. Its report of a difference ends the start of a server."""
+    report = _report(_terminated(status) or {})
+    for problem in _container_problems(pod, status, crashed=PodReason.PREFLIGHT_FAILED):
+        if problem.reason is PodReason.PREFLIGHT_FAILED and report is not None:
+            yield _problem(pod, PodReason.TOKENIZER_MISMATCH, report.message)
+        else:
+            yield problem
 
 
 def _unscheduled(pod: KubeObject, message: str) -> PodProblem:
