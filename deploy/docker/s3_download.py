@@ -84,7 +84,9 @@ def provide(source: str, folder: Path) -> str:
             log(f"{source} is complete")
             return f"{location}@{complete.read_text()}"
         found = download(location, pinned, folder)
-        complete.write_text(found)
+        unfinished = folder / f"{COMPLETE}{PART}"
+        unfinished.write_text(found)
+        unfinished.replace(complete)
         return f"{location}@{found}"
 
 
