@@ -162,12 +162,12 @@ def fetch(client: Any, file: RemoteFile, folder: Path) -> bool:
     while (before := part.stat().st_size) < file.size_bytes:
         try:
             append(client, file, part)
-        except (ConnectionFailed, HTTPClientError, IncompleteReadError) as exc:
+        except (ConnectionFailed, HTTPClientError, IncompleteReadError):
             received = part.stat().st_size
             failures = 1 if received > before else failures + 1
             if failures == FAILURES:
                 raise
-            log(f"{file.key} continues after {received} bytes: {exc}")
+            log(f"{file.key} broke off, and continues after {received} bytes")
             time.sleep(0.5 * 2**failures)
     try:
         return compare(client, file, part)
@@ -189,8 +189,10 @@ def compare(client: Any, file: RemoteFile, path: Path) -> bool:
     """Whether the store has a checksum that can be computed here.
 
     Raises:
-        DownloadError: the checksum differs.
+        DownloadError: the size or the checksum differs.
     """
+    if (received := path.stat().st_size) != file.size_bytes:
+        raise DownloadError(f"{file.key} is damaged: {received} bytes were received, the store has {file.size_bytes}")
     head = client.head_object(**file.request, ChecksumMode="ENABLED")
     if part_bytes := etag_part_bytes(client, file, head):
         wanted, got = file.etag, etag(path, file, part_bytes)

@@ -95,7 +95,7 @@ def weights_container(pair: ModelPair, *, image: str, scratch: dict[str, Any]) -
     container: dict[str, Any] = {
         "name": WEIGHTS_CONTAINER,
         "image": image,
-        "command": ["sh", "-c", "".join([_SCRIPT, *calls, _REPORT]).replace("$", "$$")],  # Kubernetes expands $(NAME)
+        "command": ["sh", "-c", "".join([_SCRIPT, *calls]).replace("$", "$$")],  # Kubernetes expands $(NAME)
         "env": variables_of(variables, _SETTINGS),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -107,7 +107,7 @@ def weights_container(pair: ModelPair, *, image: str, scratch: dict[str, Any]) -
 
 
 def _downloads(pair: ModelPair) -> list[str]:
-    """The calls of the script's functions, one for each source."""
+    """The script's lines with the calls of its functions, one for each source."""
     folder = sources_folder(pair)
     calls = {}
     for source in sources_of(pair):
@@ -115,7 +115,8 @@ def _downloads(pair: ModelPair) -> list[str]:
             calls[source] = f"fetch {model.repository} {model.revision} '{located(source, folder)}'\n"
         elif source.startswith(STORE):
             calls[source] = f"fetch_s3 {source} '{located(source, folder)}'\n"
-    return list(calls.values())
+    has_store = any(source.startswith(STORE) for source in calls)
+    return [*calls.values(), *((_REPORT,) if has_store else ())]
 
 
 def _claims(pair: ModelPair) -> list[str]:
