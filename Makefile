@@ -23,7 +23,7 @@ help:
 	@echo "make docs    the site into .run/site, and the reference pages that are made from the code"
 	@echo "make audit   bandit over the code, known vulnerabilities of what is pinned (where their service is reached)"
 	@echo "make sbom    what is installed, as CycloneDX, into .run/sbom.json"
-	@echo "make lock    the hashes that the images are built with, after a change of constraints.txt"
+	@echo "make lock    the hashes that the images are built with, after a change of constraints.txt or s3.in"
 	@echo "make images  the three container images (TRITON_IMAGE=… where yours has another name)"
 	@echo "make wheel   the package, pure Python; make wheel-compiled: with compiled code, for this platform"
 	@echo "make train   train an embedded pair from its seed (an hour or so on 2 cores, resumes)"
@@ -80,10 +80,12 @@ sbom: $(VENV)/.installed-dev
 # What an image installs, each file by its hashes; the versions are those of constraints.txt. PyTorch and Triton's wheel
 # are not among it: which build of them fits is a matter of the GPU, and comes with the base image.
 LOCK := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate --no-emit-options \
-	--no-emit-index-url --no-emit-trusted-host --constraint constraints.txt pyproject.toml
+	--no-emit-index-url --no-emit-trusted-host
+LOCK_OURS := $(LOCK) --constraint constraints.txt pyproject.toml
 lock: $(VENV)/.installed-dev
-	$(BIN)/pip-compile $(LOCK) --extra gateway --extra redis --extra kubernetes --output-file requirements/gateway.txt
-	$(BIN)/pip-compile $(LOCK) --extra operator --output-file requirements/operator.txt
+	$(BIN)/pip-compile $(LOCK_OURS) --extra gateway --extra redis --extra kubernetes --output-file requirements/gateway.txt
+	$(BIN)/pip-compile $(LOCK_OURS) --extra operator --output-file requirements/operator.txt
+	$(BIN)/pip-compile $(LOCK) --no-emit-find-links --output-file requirements/s3.txt requirements/s3.in
 
 VERSION      := 0.2.0
 TRITON_IMAGE ?= nvidia/tritonserver:25.05-py3

@@ -17,7 +17,7 @@ FROM ${TRITON_IMAGE} AS build
 WORKDIR /src
 RUN apt-get update && apt-get install --yes --no-install-recommends python3-venv \
     && rm -rf /var/lib/apt/lists/* && python3 -m venv /build
-COPY constraints.txt ./
+COPY constraints.txt requirements/s3.txt ./
 RUN /build/bin/pip install --no-cache-dir -c constraints.txt build hatchling
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY gateway gateway
@@ -27,10 +27,12 @@ COPY deploy/model_repository deploy/model_repository
 RUN /build/bin/python -m build --wheel --no-isolation --outdir /wheels
 # The stub of Triton's Python backend uses the packages of the first python3 in PATH: this environment.
 RUN python3 -m venv /opt/slipstream/venv \
-    && /opt/slipstream/venv/bin/pip install --no-cache-dir -c constraints.txt "$(ls /wheels/*.whl)[engine,gpu]"
+    && /opt/slipstream/venv/bin/pip install --no-cache-dir -c constraints.txt "$(ls /wheels/*.whl)[engine,gpu]" \
+    && /opt/slipstream/venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r s3.txt
 
 FROM ${TRITON_IMAGE}
 COPY --from=build /opt/slipstream/venv /opt/slipstream/venv
+COPY deploy/docker/s3_download.py /opt/slipstream/s3_download.py
 COPY deploy/model_repository/slipstream /opt/slipstream/model_repository/slipstream
 ENV PATH=/opt/slipstream/venv/bin:${PATH} HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 # The user triton-server of NVIDIA's image, as a number, so that Kubernetes can verify that it is not root.

@@ -17,6 +17,9 @@ FROM ${VLLM_IMAGE}
 COPY --from=build /wheels /wheels
 COPY constraints.txt ./
 RUN python3 -m pip install --no-cache-dir --no-deps -c constraints.txt /wheels/*.whl && rm -r /wheels constraints.txt
+# Downloads from s3:// use the boto3 that vLLM's image has.
+COPY deploy/docker/s3_download.py /opt/slipstream/s3_download.py
+RUN python3 -c "import boto3"
 ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 USER 1000:1000
 EXPOSE 8000

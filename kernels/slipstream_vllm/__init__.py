@@ -18,6 +18,8 @@ Modules, in the order of a request:
     engine_time    the engine time of each request
     control        engine utilities: limit, length of one request, stop_drafting
     routes         the same over HTTP, on vLLM's own port
+
+`preflight` is a command of its own: it compares two tokenizers before a server starts.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.credentials import DEFAULT_NAMESPACE, load_credentials
@@ -112,6 +113,7 @@ def _build(
                 pdb_api_version=budgets,
                 server_ingress=settings.server_ingress,
                 has_leader_worker_sets=Kind.LEADER_WORKER_SET in resources,
+                is_ipv6=has_ipv6_address(client.url),
             ),
         ),
         decide_pair=decide_pair,
@@ -123,6 +125,12 @@ def _build(
         clock_s=time.monotonic,
     )
     return controller, evidence
+
+
+def has_ipv6_address(url: str) -> bool:
+    """Whether `url` has an IPv6 address for its host. In a pod the API server's is that of a Service, whose family is
+    the first one of the cluster's Services."""
+    return ":" in (urlsplit(url).hostname or "")
 
 
 def _watch(

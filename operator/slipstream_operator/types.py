@@ -21,13 +21,14 @@ DEFAULT_VLLM_IMAGE = "slipstream-vllm:0.2.0"
 class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults of every pair. `image` is Triton with Slipstream's engine, `vllm_image` vLLM with Slipstream's
     plugin. `server_ingress` are the rules of the servers' NetworkPolicy; None: no policy. `has_leader_worker_sets`: the
-    cluster has the kind LeaderWorkerSet, for servers of several nodes."""
+    cluster has the kind LeaderWorkerSet, for servers of several nodes. `is_ipv6`: its Services have IPv6 addresses."""
 
     image: str = DEFAULT_IMAGE
     vllm_image: str = DEFAULT_VLLM_IMAGE
     pdb_api_version: str = "policy/v1"
     server_ingress: tuple[KubeObject, ...] | None = None
     has_leader_worker_sets: bool = False
+    is_ipv6: bool = False
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):

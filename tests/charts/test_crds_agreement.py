@@ -49,6 +49,8 @@ LIKELY: dict[str, list[Any]] = {
         "embedded:x",
         "hf://a/b@c",
         "hf://a",
+        "s3://bucket/a@0123456789abcdef",
+        "s3://b/a",
         "pvc://c/x",
     ],
     "tokenizer": ["./t", "embedded:target", "embedded:x", "hf://a/b@c", "oci://", "pvc://C"],

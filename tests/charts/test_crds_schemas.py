@@ -328,7 +328,7 @@ REFUSED = {
         )
         for part in ("target", "draft")
         for field in ("source", "tokenizer")
-        for scheme in ("hf://", "oci://", "pvc://")
+        for scheme in ("hf://", "s3://", "oci://", "pvc://")
     },
     "unknown tokenizer": (
         pair(target={"source": "./x", "tokenizer": "embedded:x"}),

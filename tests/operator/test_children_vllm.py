@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from slipstream_operator.main import has_ipv6_address
 
 from tests.operator.pair_objects import GROUP_SPEC, JSON, VLLM_SPEC, children, pair_object, template
 
@@ -167,6 +168,47 @@ def test_a_server_of_several_nodes_is_a_group():
     assert leader["resources"] == worker["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     assert "readinessProbe" in leader
     assert not {"readinessProbe", "startupProbe", "livenessProbe", "ports"} & worker.keys()
+
+
+def test_nodes_wait_for_each_other_as_long_as_a_server_may_start():
+    own = {"engine": {"arguments": ["--distributed-timeout-seconds=60"]}}
+    made = children(pair_object(GROUP_SPEC, serving={"startupSeconds": 5400}, **own))
+    for name in ("leaderTemplate", "workerTemplate"):
+        [container] = made["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"][name]["spec"]["containers"]
+        found = [part for part in container["args"] if part.startswith("--distributed-timeout-seconds")]
+        assert found == [
+            "--distributed-timeout-seconds=5400",
+            "--distributed-timeout-seconds=60",
+        ]  # the last one counts
+    assert not [part for part in server(vllm_pair())["args"] if "distributed" in part]
+
+
+def test_vllm_listens_on_ipv6_where_services_have_it():
+    assert not [part for part in server(vllm_pair())["args"] if part.startswith("--host")]
+    pod = children(vllm_pair(), is_ipv6=True)["Deployment"]["spec"]["template"]["spec"]
+    assert "--host=::" in pod["containers"][0]["args"]
+    assert has_ipv6_address("https://[fd00:10:96::1]:443")
+    assert not has_ipv6_address("https://10.96.0.1:443")
+    assert not has_ipv6_address("https://kubernetes.example.com")
+
+
+def test_only_the_leader_of_a_group_compares_tokenizers():
+    made = children(pair_object(GROUP_SPEC, target={"tokenizer": "t"}, draft={"kind": "model", "source": "d"}))
+    templates = made["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+    [preflight] = templates["leaderTemplate"]["spec"]["initContainers"]
+    assert preflight["command"] == [
+        "python3",
+        "-m",
+        "slipstream_vllm.preflight",
+        "--target=/models/acme/target",
+        "--target-tokenizer=/models/t",
+        "--draft=/models/d",
+        "--report=/dev/termination-log",
+    ]
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in preflight["env"]
+    assert "initContainers" not in templates["workerTemplate"]["spec"]
+    for kind in ("eagle", "eagle3", "mtp"):  # heads have the target's tokenizer
+        assert "initContainers" not in template(vllm_pair(draft={"kind": kind, "source": "h"}))["spec"]
 
 
 def test_only_leaders_of_groups_get_requests():

@@ -6,39 +6,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_operator.reconcile.pair import reconcile_pair
 from slipstream_operator.reconcile.pods import PodReason, worst_problem
-from slipstream_operator.types import Observed
 
-from tests.operator.pair_objects import JSON, SPEC, VLLM_SPEC, live_deployment, pair_object, template
+from tests.operator.downloads import downloads, mounts, problem_of, volumes
+from tests.operator.pair_objects import JSON, SPEC, VLLM_SPEC, pair_object, template
 from tests.support.model_hub import COMMIT, ModelHub
 
 REPOSITORY = "acme/target"
 FILES = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * 4000, "tokenizer.json": b'{"version": 1}'}
-NOW = datetime(2026, 11, 26, tzinfo=UTC)
 
 
 def hub_pair(**changes: Any) -> JSON:
     target = {"source": f"hf://{REPOSITORY}@v1", "revision": None}
     return pair_object(VLLM_SPEC, target=target, draft={"kind": "ngram", "source": None}, **changes)
-
-
-def downloads(raw: JSON) -> JSON:
-    [container] = template(raw)["spec"]["initContainers"]
-    return container
-
-
-def volumes(raw: JSON) -> dict[str, JSON]:
-    return {volume["name"]: volume for volume in template(raw)["spec"]["volumes"]}
-
-
-def mounts(container: JSON) -> dict[str, JSON]:
-    return {mount["name"]: mount for mount in container["volumeMounts"]}
 
 
 @pytest.mark.parametrize("spec", [SPEC, VLLM_SPEC], ids=["slipstream", "vllm"])
@@ -133,19 +117,6 @@ def hub() -> Iterator[Callable[..., ModelHub]]:
         one.stop()
 
 
-def problem_of(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
-    """The reason and message that the pair's status shows for a pod whose download ended like this."""
-    assert done.returncode != 0
-    log = (done.stdout + done.stderr)[-2048:]
-    ended = {"exitCode": done.returncode, "reason": "Error", "message": log}
-    statuses = [{"name": "weights", "ready": False, "restartCount": 0, "state": {"terminated": ended}}]
-    raw = hub_pair()
-    pod = {"metadata": {"name": "p", **template(raw)["metadata"]}, "status": {"initContainerStatuses": statuses}}
-    plan = reconcile_pair(Observed(raw=raw, deployment=live_deployment(raw, ready=0), pods=(pod,)), NOW)
-    [ready] = [condition for condition in plan.status.conditions if condition.type == "Ready"]
-    return ready.reason, ready.message
-
-
 def test_a_download_is_checked_and_happens_once(download: Download, hub: Callable[..., ModelHub]) -> None:
     served = hub()
     done = download.run(served.url)
@@ -167,7 +138,7 @@ def test_a_download_that_breaks_off_is_resumed(download: Download, hub: Callable
 def test_a_damaged_file_is_not_served(download: Download, hub: Callable[..., ModelHub]) -> None:
     served = hub()
     served.listed["model.safetensors"] = FILES["model.safetensors"][::-1]
-    reason, _ = problem_of(download.run(served.url))
+    reason, _ = problem_of(hub_pair(), download.run(served.url))
     assert reason == PodReason.WEIGHTS_FAILED
     assert not list(download.models.rglob(".slipstream-complete"))
 
@@ -190,7 +161,7 @@ def test_a_refusal_of_the_hub_is_one_clear_condition(
     reason: PodReason,
     part: str,
 ) -> None:
-    found, message = problem_of(download.run(hub(**options).url, **variables))
+    found, message = problem_of(hub_pair(), download.run(hub(**options).url, **variables))
     assert found == reason
     assert part in message
 
@@ -200,7 +171,7 @@ def test_a_token_gets_in(download: Download, hub: Callable[..., ModelHub]) -> No
 
 
 def test_a_hub_that_is_not_reached_is_said(download: Download) -> None:
-    reason, message = problem_of(download.run("http://127.0.0.1:9"))
+    reason, message = problem_of(hub_pair(), download.run("http://127.0.0.1:9"))
     assert reason == PodReason.WEIGHTS_UNREACHABLE
     assert "Connection refused" in message
 
@@ -210,7 +181,7 @@ def test_a_full_disk_is_said(download: Download, hub: Callable[..., ModelHub]) -
     download.models.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(download.models)], check=True)
     try:
-        reason, message = problem_of(download.run(hub().url))
+        reason, message = problem_of(hub_pair(), download.run(hub().url))
     finally:
         subprocess.run(["umount", str(download.models)], check=True)
     assert reason == PodReason.DISK_FULL

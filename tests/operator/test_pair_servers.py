@@ -41,6 +41,7 @@ def pair_status(reason: str = "RollingOut", *, generation: int = 3) -> ModelPair
         (deployment(replicas=3), pair_status(), Servers(current=False, counted=False)),
         (deployment(updatedReplicas=None), pair_status(), Servers(current=False, counted=False)),
         (deployment(replicas=3, conditions=STUCK), pair_status(), Servers(current=False, counted=True)),
+        (deployment(replicas=3), pair_status("DeadlineExceeded"), Servers(current=False, counted=True)),  # of groups
         (deployment(generation=6), pair_status(), Servers(current=True, counted=False)),
         (deployment(generation=6, conditions=STUCK), pair_status(), Servers(current=True, counted=False)),
         (deployment(), pair_status(generation=2), Servers(current=True, counted=False)),

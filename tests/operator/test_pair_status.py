@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.operator.pair_objects import (
     EXTERNAL_SPEC,
     GROUP_SPEC,
     JSON,
+    VLLM_SPEC,
     live_deployment,
     pair_object,
     pod,
@@ -329,6 +331,26 @@ def test_a_report_that_cannot_be_read_is_none(message: str):
 def test_there_is_nothing_to_compare_without_a_draft_model():
     raw = pair_object(draft={"kind": "ngram", "source": None})
     assert said(plan(raw), "TokenizerCompatible") == ("True", "NoDraftModel")
+
+
+def test_vllm_is_not_started_with_a_draft_of_another_tokenizer():
+    raw = pair_object(VLLM_SPEC, draft={"kind": "model", "source": "acme/draft"})
+    report = json.dumps({"tokenizerCompatible": False, "message": MISMATCH})
+    seen = pod(raw, initContainerStatuses=[preflight_status(exit_code=1, message=report)])
+    made = plan(raw, deployment=live_deployment(raw, replicas=1, ready=0), pods=(seen,))
+    assert said(made, "TokenizerCompatible") == ("False", "TokenizerMismatch")
+    assert condition(made, "TokenizerCompatible").message == f"{MISMATCH}. The server does not start"
+    assert said(made, "Ready") == ("False", "TokenizerMismatch")
+    assert condition(made, "Ready").message == f"0 of 1 servers are ready; pod acme-1: {MISMATCH}"
+
+
+def test_tokenizers_that_vllm_s_pod_cannot_compare_are_unknown():
+    raw = pair_object(VLLM_SPEC, draft={"kind": "model", "source": "acme/draft"})
+    report = json.dumps({"tokenizerCompatible": None, "message": "the tokenizers could not be compared: no file"})
+    seen = pod(raw, initContainerStatuses=[preflight_status(exit_code=0, message=report)])
+    made = plan(raw, deployment=live_deployment(raw, replicas=1, ready=1), pods=(seen,))
+    assert said(made, "TokenizerCompatible") == ("Unknown", "NotChecked")
+    assert "no file" in condition(made, "TokenizerCompatible").message
 
 
 def test_a_preflight_that_fails_says_why():

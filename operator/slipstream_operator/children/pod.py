@@ -66,12 +66,13 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
     image = serving.image or (defaults.vllm_image if is_vllm else defaults.image)
     before = [weights_container(pair, image=image, scratch=_TMP_MOUNT)]
     if is_vllm:
-        spec["containers"] = [vllm_container(pair, image=image, mounts=mounts, rank=rank)]
+        server = vllm_container(pair, image=image, mounts=mounts, rank=rank, is_ipv6=defaults.is_ipv6)
+        spec["containers"] = [server]
     else:
         spec["volumes"].insert(0, repository_volume(owner.child_name))
         spec["containers"] = [triton_container(pair, image=image, mounts=[repository_mount(pair), *mounts])]
-        if has_draft_model(pair):
-            before.append(preflight_container(pair, image=image, mounts=[_TMP_MOUNT, *weights]))
+    if has_draft_model(pair) and rank in (None, LEADER_RANK):
+        before.append(preflight_container(pair, image=image, mounts=[_TMP_MOUNT, *weights]))
     if found := [container for container in before if container is not None]:
         spec["initContainers"] = found
     return spec | _placement(serving)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.objects import ModelPair
-from slipstream_core.manifest.triton_model import engine_parameters
+from slipstream_core.manifest.sources import located
 
 from slipstream_operator.children.repository import sources_folder
 from slipstream_operator.children.resources import environment, preflight_resources
@@ -13,39 +15,50 @@ from slipstream_operator.children.security import container_security
 
 PREFLIGHT_CONTAINER = "preflight"
 
-_REPORT = "/dev/termination-log"
-_OPTIONS = {
-    "target": "--target",
-    "tokenizer": "--target-tokenizer",
-    "draft": "--draft",
-    "draft_tokenizer": "--draft-tokenizer",
-}
+REPORT = "/dev/termination-log"
+"""The file that becomes the message of a container that has ended."""
 
 
 def has_draft_model(pair: ModelPair) -> bool:
-    """Whether there are two tokenizers to compare: layers of the target itself have its own."""
+    """Whether there are two tokenizers to compare: layers of the target itself have its own, and so have heads on its
+    hidden states in vLLM."""
     draft = pair.spec.draft
-    return draft is not None and draft.has_model and draft.source is not None
+    if draft is None or draft.source is None:
+        return False
+    return draft.kind == "model" if isinstance(pair.spec.engine, VllmEngine) else draft.has_model
 
 
 def preflight_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The preflight container. It succeeds whether or not the tokenizers match, and its report is in the pod's status.
-    It fails, and the pod with it, if a checkpoint cannot be read."""
-    parameters = engine_parameters(pair, sources_folder(pair))
-    options = [f"{option}={_verbatim(parameters[name])}" for name, option in _OPTIONS.items() if name in parameters]
+    """The preflight container. Its report is in the pod's status. It fails, and the pod with it, if a checkpoint cannot
+    be read, and for vLLM if the tokenizers differ: vLLM would draft in vain, and cannot serve the target alone."""
     container: dict[str, Any] = {
         "name": PREFLIGHT_CONTAINER,
         "image": image,
-        "command": ["python", "-m", "slipstream_engine.preflight", *options, f"--report={_REPORT}"],
+        "command": [*_program(pair), *_options(pair), f"--report={REPORT}"],
         "env": environment(gpu=False),
         "securityContext": container_security(),
-        "terminationMessagePath": _REPORT,
+        "terminationMessagePath": REPORT,
         "terminationMessagePolicy": "File",
         "volumeMounts": mounts,
     }
     if resources := preflight_resources(pair):
         container["resources"] = resources
     return container
+
+
+def _program(pair: ModelPair) -> list[str]:
+    if isinstance(pair.spec.engine, VllmEngine):
+        return ["python3", "-m", "slipstream_vllm.preflight"]
+    return ["python", "-m", "slipstream_engine.preflight"]
+
+
+def _options(pair: ModelPair) -> Iterator[str]:
+    folder = sources_folder(pair)
+    for name, part in (("target", pair.spec.target), ("draft", pair.spec.draft)):
+        if part is not None and part.source is not None:
+            yield f"--{name}={_verbatim(located(part.source, folder))}"
+        if part is not None and part.tokenizer is not None:
+            yield f"--{name}-tokenizer={_verbatim(located(part.tokenizer, folder))}"
 
 
 def _verbatim(argument: str) -> str:

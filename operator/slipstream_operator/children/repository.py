@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
@@ -50,6 +51,13 @@ def sources_folder(pair: ModelPair) -> PurePosixPath:
     """The root of relative sources in a server."""
     storage = pair.spec.serving.storage if pair.spec.serving is not None else None
     return WITHOUT_STORAGE if storage is None else PurePosixPath(storage.mount_path)
+
+
+def sources_of(pair: ModelPair) -> Iterator[str]:
+    """The sources that `pair` names."""
+    for part in (pair.spec.target, pair.spec.draft):
+        if part is not None:
+            yield from (source for source in (part.source, part.tokenizer) if source is not None)
 
 
 @cache

@@ -9,9 +9,13 @@ from typing import Any
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import EnvVar, Resources, Serving
+from slipstream_core.manifest.sources import STORE
+
+from slipstream_operator.children.repository import sources_of
 
 GPU = "nvidia.com/gpu"
 HUB_TOKEN = "HF_TOKEN"  # nosec B105 # the name of a variable
+STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 _OF_NODES = ("cpu", "memory", "ephemeral-storage")
 # If the image requests it, NVIDIA's container runtime gives all GPUs to a container that requests none.
@@ -43,10 +47,12 @@ def gpus_of(pair: ModelPair) -> int:
 
 
 def server_environment(pair: ModelPair, defaults: Mapping[str, str] = MappingProxyType({})) -> list[dict[str, Any]]:
-    """The environment of the server's container, with the pair's own variables. The token of a model hub is only for
+    """The environment of the server's container, with the pair's own variables. Credentials for downloads are only for
     the download."""
     serving = pair.spec.serving or Serving()
-    variables = [variable for variable in serving.env if variable.name != HUB_TOKEN]
+    has_store = any(source.startswith(STORE) for source in sources_of(pair))
+    secret = (HUB_TOKEN, *(STORE_KEYS if has_store else ()))
+    variables = [variable for variable in serving.env if variable.name not in secret]
     return [*environment(gpu=gpus_of(pair) > 0), *variables_of(variables, defaults)]
 
 

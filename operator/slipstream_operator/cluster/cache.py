@@ -214,25 +214,30 @@ def _number(version: str) -> int:
 def _slim(item: KubeObject) -> KubeObject:
     """`item` without the fields that only the API server and kubectl need. They are often the larger part of it."""
     metadata = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
-    if scalers := _owners_of_replicas(item):
-        metadata["managedFields"] = scalers
+    if writers := _writers_of(item):
+        metadata["managedFields"] = writers
     annotations = metadata.get("annotations")
     if annotations and _LAST_APPLIED in annotations:
         metadata["annotations"] = {name: text for name, text in annotations.items() if name != _LAST_APPLIED}
     return {**item, "metadata": metadata}
 
 
-def _owners_of_replicas(item: KubeObject) -> list[dict[str, Any]]:
-    """The entries of `managedFields` that own a workload's replicas: they show whether an autoscaler owns them."""
+def _writers_of(item: KubeObject) -> list[dict[str, Any]]:
+    """The entries of `managedFields` of a workload that own its replicas: they show whether an autoscaler owns them. Of
+    a LeaderWorkerSet also the others with their times, except for its status: they show when it changed."""
     if item["kind"] not in WORKLOADS:
         return []
     entries = item["metadata"].get("managedFields") or ()
-    return [
-        {
-            "manager": entry.get("manager", ""),
-            "operation": entry.get("operation", ""),
-            "fieldsV1": {"f:spec": {"f:replicas": {}}},
-        }
-        for entry in entries
-        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
-    ]
+    return [entry for entry in map(_slim_entry, entries) if entry["fieldsV1"] or _shows_a_change(item, entry)]
+
+
+def _slim_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    owns_replicas = "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    known: dict[str, Any] = {
+        name: entry[name] for name in ("manager", "operation", "subresource", "time") if name in entry
+    }
+    return {**known, "fieldsV1": {"f:spec": {"f:replicas": {}}} if owns_replicas else {}}
+
+
+def _shows_a_change(item: KubeObject, entry: dict[str, Any]) -> bool:
+    return item["kind"] == Kind.LEADER_WORKER_SET and entry.get("subresource") != "status"

@@ -14,7 +14,7 @@ from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ModelPair
 from slipstream_core.manifest.versions import Comparison
 
 from slipstream_operator.children import children_of
-from slipstream_operator.children.deployment import start_s
+from slipstream_operator.children.deployment import progress_deadline_s
 from slipstream_operator.reconcile.pods import PodReason, restarts, worst_problem
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
 from slipstream_operator.types import KubeObject, Note, Observed
@@ -49,7 +49,7 @@ def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Obser
             serving_ready=_ready(observed.deployment),
             trouble="" if problem is None else problem.message,
             is_hopeless=problem is not None and problem.reason in _CRASHES and restarts(seen.pods) >= _MOST_RESTARTS,
-            start_s=start_s(serving),
+            start_s=progress_deadline_s(serving),
         ),
         facts=seen.facts,
         has_same_target=pair.spec.target == comparison.serving.spec.target,

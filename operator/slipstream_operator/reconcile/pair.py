@@ -29,6 +29,7 @@ from slipstream_core.manifest.versions import to_keep
 from slipstream_operator.children import children_of
 from slipstream_operator.reconcile import pair_conditions
 from slipstream_operator.reconcile.canary import canary_children, serving_pair
+from slipstream_operator.reconcile.deadline import group_deadline
 from slipstream_operator.reconcile.names import look_for_name_s, name_holder
 from slipstream_operator.reconcile.pair_case import PairCase, pair_case
 from slipstream_operator.reconcile.pair_conditions import Finding, PairReason
@@ -59,15 +60,26 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     is_usable = case.newest.item is not None or case.new is not None
     if case.pair is not None and is_usable and not case.problems and not case.is_renamed_now:
         children = None if pair_conditions.lacks_kind(case.pair, observed) else _children(case.pair, case)
-    return PairPlan(children=children, status=status, notes=notes, next_look_s=_next_look_s(case, holder))
+    return PairPlan(children=children, status=status, notes=notes, next_look_s=_next_look_s(case, status, holder))
 
 
-def _next_look_s(case: PairCase, holder: NameHolder | None) -> float | None:
+def _next_look_s(case: PairCase, status: ModelPairStatus, holder: NameHolder | None) -> float | None:
     if case.is_renamed_now:
         return 0.0
-    of_new = None if case.new is None else case.new.next_look_s
-    looks = (of_new, case.usage.next_look_s, look_for_name_s(case.prior.name_holder, holder, case.claim, case.now))
+    looks = (
+        None if case.new is None else case.new.next_look_s,
+        case.usage.next_look_s,
+        look_for_name_s(case.prior.name_holder, holder, case.claim, case.now),
+        _look_for_deadline_s(case, status),
+    )
     return min((look for look in looks if look is not None), default=None)
+
+
+def _look_for_deadline_s(case: PairCase, status: ModelPairStatus) -> float | None:
+    """The time until a rollout of groups is stuck."""
+    rolling, deadline = find(status.conditions, ConditionType.PROGRESSING), group_deadline(case)
+    is_rolling = rolling is not None and rolling.reason == PairReason.ROLLING_OUT
+    return max(0.0, (deadline - case.now).total_seconds()) if is_rolling and deadline is not None else None
 
 
 def _children(pair: ModelPair, case: PairCase) -> tuple[KubeObject, ...]:
@@ -91,18 +103,20 @@ def _canary(case: PairCase) -> CanaryStatus | None:
 def _conditions_of(case: PairCase, replicas: Replicas) -> Iterator[tuple[ConditionType, Finding]]:
     pair, observed, problems, pod = case.pair, case.observed, case.problems, worst_problem(case.observed.pods)
     checked = find(case.prior.conditions, ConditionType.TOKENIZER_COMPATIBLE)
+    deadline = group_deadline(case)
+    is_late = deadline is not None and case.now >= deadline
     yield ConditionType.ACCEPTED, _accepted(case)
     yield (
         ConditionType.READY,
         _with_ignored(pair_conditions.ready(pair, observed, problems, replicas, pod), case.ignored),
     )
-    yield ConditionType.RESOLVED_REFS, pair_conditions.resolved_refs(pair, problems, pod)
+    yield ConditionType.RESOLVED_REFS, pair_conditions.resolved_refs(pair, problems, observed.pods, pod)
     yield (
         ConditionType.TOKENIZER_COMPATIBLE,
         pair_conditions.tokenizer_compatible(pair, observed.pods, checked, case.served_generation),
     )
     yield ConditionType.SPECULATION_AVAILABLE, speculation_available(observed.withheld, observed.gateways.total)
-    yield ConditionType.PROGRESSING, pair_conditions.progressing(pair, observed, replicas, pod)
+    yield ConditionType.PROGRESSING, pair_conditions.progressing(pair, observed, replicas, pod, is_late=is_late)
     kill = pair_conditions.kill_switch(
         own=case.newest.killed,
         policy=observed.policy_killed,

@@ -24,7 +24,7 @@ from slipstream_core.manifest.versions import GoodVersion, to_keep
 from slipstream_operator.children.all import has_servers, is_group
 from slipstream_operator.children.hashes import weights_hash
 from slipstream_operator.children.preflight import has_draft_model
-from slipstream_operator.reconcile.pods import PodProblem, PodReason, preflight_report
+from slipstream_operator.reconcile.pods import PodProblem, PodReason, contents, preflight_report
 from slipstream_operator.types import KubeObject, Observed
 
 _MAX_LISTED = 5
@@ -150,7 +150,9 @@ def ready(
     return Finding("False", pod.reason if pod is not None else PairReason.NO_READY_REPLICAS, message)
 
 
-def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodProblem | None) -> Finding:
+def resolved_refs(
+    pair: ModelPair | None, problems: Sequence[Problem], pods: Sequence[KubeObject], pod: PodProblem | None
+) -> Finding:
     """Whether all references of the pair exist, and no other pair has a name or claim of this one."""
     if pair is None:
         return Finding("False", PairReason.INVALID_SPEC, "the spec is invalid, see Ready")
@@ -158,7 +160,8 @@ def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodP
         return Finding("False", unresolved_reason(problems), listed(problems))
     if pod is not None and pod.reason is PodReason.CLAIM_NOT_FOUND:
         return Finding("False", pod.reason, pod.message)
-    return Finding("True", PairReason.RESOLVED, "everything that the pair refers to exists")
+    known = "; ".join(["everything that the pair refers to exists", *contents(pods, weights_hash(pair))])
+    return Finding("True", PairReason.RESOLVED, known)
 
 
 def tokenizer_compatible(
@@ -171,23 +174,26 @@ def tokenizer_compatible(
     """
     if pair is None or not has_servers(pair):
         return Finding("Unknown", PairReason.NOT_CHECKED, "the tokenizers of external servers are not compared")
-    if isinstance(pair.spec.engine, VllmEngine) and has_draft_model(pair):
-        return Finding("Unknown", PairReason.NOT_CHECKED, "servers of vLLM do not compare tokenizers")
     if not has_draft_model(pair):
         return Finding("True", PairReason.NO_DRAFT_MODEL, "the pair has no draft model, so there is only one tokenizer")
     report = preflight_report(pods, weights_hash(pair))
+    if report is not None and report.tokenizer_compatible is None:
+        return Finding("Unknown", PairReason.NOT_CHECKED, report.message)
     if report is not None and report.tokenizer_compatible:
         return Finding("True", PairReason.SAME_TOKENIZER, report.message)
     if report is not None:
-        message = f"{report.message}. The target is served without speculation"
-        return Finding("False", PairReason.TOKENIZER_MISMATCH, message)
+        is_vllm = isinstance(pair.spec.engine, VllmEngine)
+        effect = "The server does not start" if is_vllm else "The target is served without speculation"
+        return Finding("False", PairReason.TOKENIZER_MISMATCH, f"{report.message}. {effect}")
     if prior is not None and prior.observed_generation >= generation:
         return Finding(prior.status, prior.reason, prior.message)
     return Finding("Unknown", PairReason.NOT_CHECKED, "no server has compared the tokenizers yet")
 
 
-def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, pod: PodProblem | None) -> Finding:
-    """Whether the servers are being updated to this spec."""
+def progressing(
+    pair: ModelPair | None, observed: Observed, replicas: Replicas, pod: PodProblem | None, *, is_late: bool
+) -> Finding:
+    """Whether the servers are being updated to this spec. `is_late`: the deadline of an update of groups is over."""
     if pair is None:
         return Finding("False", PairReason.INVALID_SPEC, "nothing changes while the spec is invalid")
     if not has_servers(pair):
@@ -207,6 +213,8 @@ def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, 
         return Finding("False", PairReason.DEADLINE_EXCEEDED, message)
     if _is_complete(observed.deployment, replicas.desired):
         return Finding("False", PairReason.COMPLETE, f"all {replicas.desired} servers have this spec")
+    if is_late:
+        return Finding("False", PairReason.DEADLINE_EXCEEDED, message)
     return Finding("True", PairReason.ROLLING_OUT, message)
 
 

@@ -23,14 +23,18 @@ _TELLING = (
     re.compile(r"TritonModelException: (?P<why>.+?)(?:\\n|\n|$)"),
     re.compile(r"failed to load '[^']+' version \d+: (?P<why>.+)"),
     re.compile(r"^error: (?P<why>.+)", re.MULTILINE),
-    re.compile(r"^Error: (?P<why>.+)", re.MULTILINE),  # of the program `hf`
+    re.compile(r"^Error: (?P<why>.+)", re.MULTILINE),  # of downloads
 )
+# A source at the digest of its content, from the container that downloads it.
+_CONTENT = re.compile(r"^s3://\S+@[0-9a-f]{16}$", re.MULTILINE)
 
-
-# Messages of the program `hf`, and what they mean.
-_HUB_MESSAGES = (
+# Messages of the programs that download, `hf` and `s3_download.py`, and what they mean.
+_DOWNLOAD_MESSAGES = (
     (re.compile(r"Access denied|requires approval|Invalid user token|[Uu]nauthorized"), "WeightsDenied"),
-    (re.compile(r"Revision not found|^Error: Model '.*' not found", re.MULTILINE), "WeightsNotFound"),
+    (
+        re.compile(r"(Revision|Bucket|Prefix) not found|^Error: Model '.*' not found", re.MULTILINE),
+        "WeightsNotFound",
+    ),
     (re.compile(r"No space left on device|Not enough free disk space|Disk quota exceeded"), "DiskFull"),
     (re.compile(r"Local entry not found|Connection|Name or service not known|timed out|Network"), "WeightsUnreachable"),
 )
@@ -47,6 +51,7 @@ class PodReason(StrEnum):
     WEIGHTS_UNREACHABLE = "WeightsUnreachable"
     DISK_FULL = "DiskFull"
     WEIGHTS_FAILED = "WeightsFailed"
+    TOKENIZER_MISMATCH = "TokenizerMismatch"
     PREFLIGHT_FAILED = "PreflightFailed"
     OUT_OF_MEMORY = "OutOfMemory"
     CRASH_LOOP = "CrashLoop"
@@ -64,9 +69,9 @@ class PodProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreflightReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of `python -m slipstream_engine.preflight`."""
+    """The result of `slipstream_engine.preflight`, or `slipstream_vllm.preflight`; None: they could not be compared."""
 
-    tokenizer_compatible: bool
+    tokenizer_compatible: bool | None
     message: str
 
 
@@ -88,20 +93,37 @@ def restarts(pods: Sequence[KubeObject]) -> int:
 def preflight_report(pods: Sequence[KubeObject], weights: str) -> PreflightReport | None:
     """The result of the tokenizer comparison for the hash `weights`. A difference takes precedence over agreement. None
     if no pod has compared the tokenizers."""
-    reports = [report for pod in sorted(pods, key=_name) for report in _reports(pod, weights)]
-    return next((report for report in reports if not report.tokenizer_compatible), next(iter(reports), None))
+    ends = (end for pod in sorted(pods, key=_name) for end in _ends(pod, PREFLIGHT_CONTAINER, weights))
+    reports = [report for end in ends if (report := _report(end)) is not None]
+    return next((report for report in reports if report.tokenizer_compatible is False), next(iter(reports), None))
 
 
-def _reports(pod: KubeObject, weights: str) -> Iterator[PreflightReport]:
+def _report(ended: dict[str, Any]) -> PreflightReport | None:
+    try:
+        return msgspec.json.decode(ended.get("message") or "", type=PreflightReport)
+    except msgspec.DecodeError:  # an error, an image of another version, or another container
+        return None
+
+
+def contents(pods: Sequence[KubeObject], weights: str) -> list[str]:
+    """The sources of the hash `weights` that have no revision of their own, each at the digest of its content. Several
+    digests of one source: pods have different content."""
+    return sorted({content for pod in pods for content in _contents(pod, weights)})
+
+
+def _contents(pod: KubeObject, weights: str) -> Iterator[str]:
+    for ended in _ends(pod, WEIGHTS_CONTAINER, weights):
+        if ended.get("exitCode") == 0:
+            yield from _CONTENT.findall(ended.get("message") or "")
+
+
+def _ends(pod: KubeObject, container: str, weights: str) -> Iterator[dict[str, Any]]:
+    """The last end of an init container, in a pod of the hash `weights`."""
     if (_metadata(pod).get("annotations") or {}).get(WEIGHTS_ANNOTATION) != weights:
         return
     for status in _statuses(pod, "initContainerStatuses"):
-        ended = _terminated(status)
-        if status.get("name") == PREFLIGHT_CONTAINER and ended is not None and ended.get("exitCode") == 0:
-            try:
-                yield msgspec.json.decode(ended.get("message") or "", type=PreflightReport)
-            except msgspec.DecodeError:  # an image of another version, or another container
-                continue
+        if status.get("name") == container and (ended := _terminated(status)) is not None:
+            yield ended
 
 
 def _problems(pod: KubeObject) -> Iterator[PodProblem]:
@@ -115,7 +137,7 @@ def _problems(pod: KubeObject) -> Iterator[PodProblem]:
         if status.get("name") == WEIGHTS_CONTAINER:
             yield from _download_problems(pod, status)
         else:
-            yield from _container_problems(pod, status, crashed=PodReason.PREFLIGHT_FAILED)
+            yield from _preflight_problems(pod, status)
     for status in _statuses(pod, "containerStatuses"):
         yield from _container_problems(pod, status, crashed=PodReason.CRASH_LOOP)
 
@@ -123,13 +145,25 @@ def _problems(pod: KubeObject) -> Iterator[PodProblem]:
 def _download_problems(pod: KubeObject, status: dict[str, Any]) -> Iterator[PodProblem]:
     """The state of the container that downloads weights."""
     log = (_terminated(status) or {}).get("message") or ""
-    reason = next((PodReason(name) for pattern, name in _HUB_MESSAGES if pattern.search(log)), PodReason.WEIGHTS_FAILED)
+    reason = next(
+        (PodReason(name) for pattern, name in _DOWNLOAD_MESSAGES if pattern.search(log)), PodReason.WEIGHTS_FAILED
+    )
     for problem in _container_problems(pod, status, crashed=reason):
-        may_be_private = problem.reason is PodReason.WEIGHTS_NOT_FOUND and "Revision" not in log
+        may_be_private = problem.reason is PodReason.WEIGHTS_NOT_FOUND and "Error: Model" in log
         yield msgspec.structs.replace(problem, message=problem.message + (_TOKEN_HINT if may_be_private else ""))
     if (running := (status.get("state") or {}).get("running")) is not None:
         since = running.get("startedAt") or "an unknown time"
         yield _problem(pod, PodReason.DOWNLOADING_WEIGHTS, f"downloads its weights since {since}")
+
+
+def _preflight_problems(pod: KubeObject, status: dict[str, Any]) -> Iterator[PodProblem]:
+    """The state of the container that compares tokenizers. Its report of a difference ends the start of a server."""
+    report = _report(_terminated(status) or {})
+    for problem in _container_problems(pod, status, crashed=PodReason.PREFLIGHT_FAILED):
+        if problem.reason is PodReason.PREFLIGHT_FAILED and report is not None:
+            yield _problem(pod, PodReason.TOKENIZER_MISMATCH, report.message)
+        else:
+            yield problem
 
 
 def _unscheduled(pod: KubeObject, message: str) -> PodProblem:

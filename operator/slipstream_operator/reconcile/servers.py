@@ -29,13 +29,15 @@ def servers_of(
     if deployment is None:
         return Servers(counted=is_acted_on)
     progressing = find(status.conditions, ConditionType.PROGRESSING) if status is not None else None
-    is_refused = progressing is not None and progressing.reason == PairReason.CHILDREN_REJECTED
+    reason = progressing.reason if progressing is not None else None
+    is_refused = reason == PairReason.CHILDREN_REJECTED
+    is_stuck = deadline_exceeded(deployment) or reason == PairReason.DEADLINE_EXCEEDED
     is_seen = template_seen(deployment) is not None or deployment["spec"]["template"] == template
     has_old = count(deployment, "status", "updatedReplicas") < count(deployment, "status", "replicas")
     return Servers(
         current=not has_old and not is_refused,
         # A spec or a Deployment that its controller has not processed yet may have a new template.
-        counted=is_acted_on and is_seen and (not has_old or deadline_exceeded(deployment)),
+        counted=is_acted_on and is_seen and (not has_old or is_stuck),
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,6 +16,7 @@ from slipstream_engine.embedded import TARGET_DIR
 from slipstream_tools.up.vllm_environment import VllmInstall
 
 from tests.e2e.real_cluster import Cluster, running_cluster
+from tests.operator.pair_objects import children
 from tests.support.foreign_kinds import leader_worker_sets
 from tests.support.kube import KubeApiServer, install_definitions
 from tests.support.kubelet import VllmKubelet
@@ -82,10 +86,36 @@ def test_from_kubectl_apply_to_routed_tokens(cluster: Cluster, kubelet: VllmKube
         routed_s[mode] = time.monotonic() - ready_s
     eventually(lambda: cluster.conditions("modelpair").get("Ready") == "True", "the pair is ready")
     print(f"apply to Deployment {made_s:.2f} s, ready server to answers {routed_s}")
+    assert cluster.conditions("modelpair").get("TokenizerCompatible") == "True"
     texts = {mode: answer.json()["choices"][0]["message"]["content"] for mode, answer in answers.items()}
     assert texts["speculative"] == texts["plain"]
     counted = answers["speculative"].json()["usage"]["completion_tokens_details"]
     assert counted["accepted_prediction_tokens"] + counted["rejected_prediction_tokens"] > 0
+
+
+def test_a_draft_with_another_tokenizer_ends_the_start(cluster: Cluster, kubelet: VllmKubelet, tmp_path: Path) -> None:
+    """The preflight runs as the pod says, on the embedded pair with two tokens exchanged; vLLM is not started."""
+    volume = Path(shutil.copytree(TARGET_DIR.parent, tmp_path / "volume"))
+    file = volume / "draft" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    file.write_text(json.dumps(tokenizer))
+    cluster.kubectl("apply", "-f", "-", input=OBJECTS.replace(str(TARGET_DIR.parent), str(volume)))
+    path = f"/apis/apps/v1/namespaces/{cluster.namespace}/deployments"
+    [deployment] = eventually(lambda: cluster.kube.client().items(path), "a Deployment")
+    kubelet.roll_out(deployment)
+    assert kubelet.processes == []
+    compatible = eventually(lambda: _condition(cluster, "TokenizerCompatible", "False"), "the tokenizers differ")
+    assert compatible["reason"] == "TokenizerMismatch"
+    assert "2 token ids of the draft mean other tokens in the target" in compatible["message"]
+    ready = eventually(lambda: _condition(cluster, "Ready", "False"), "the pair is not ready")
+    assert ready["reason"] == "TokenizerMismatch"
+
+
+def _condition(cluster: Cluster, type: str, status: str) -> dict[str, Any] | None:
+    conditions = cluster.get("modelpair").get("status", {}).get("conditions", [])
+    return next((each for each in conditions if (each["type"], each["status"]) == (type, status)), None)
 
 
 GROUP = yaml.safe_dump_all(
@@ -126,6 +156,17 @@ def test_a_server_of_two_nodes_answers(groups: None, cluster: Cluster, kubelet: 
     assert len(texts) == 1
     eventually(lambda: cluster.conditions("modelpair").get("Ready") == "True", "the pair is ready")
     eventually(lambda: cluster.conditions("modelpair").get("Progressing") == "False", "the rollout is complete")
+
+
+def test_vllm_listens_on_both_families_where_services_have_ipv6(kubelet: VllmKubelet) -> None:
+    """The server of the operator's Deployment in such a cluster, without the cluster."""
+    pair, _ = yaml.safe_load_all(OBJECTS)
+    pair["metadata"] |= {"namespace": "here", "uid": "1", "generation": 1}
+    pod = children(pair, is_ipv6=True)["Deployment"]["spec"]["template"]
+    pod["metadata"]["name"] = "support-0"
+    kubelet.start_server(pod)
+    for host in ("127.0.0.1", "[::1]"):
+        assert httpx.get(f"http://{host}:{kubelet.port}/v1/models").json()["data"][0]["id"] == "support"
 
 
 def _answer(cluster: Cluster, mode: str) -> httpx.Response | None:
