@@ -19,7 +19,9 @@ from slipstream_operator.reconcile.pods import PodReason, restarts, worst_proble
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
 from slipstream_operator.types import KubeObject, Note, Observed
 
-_CRASHES = frozenset({PodReason.CRASH_LOOP, PodReason.OUT_OF_MEMORY, PodReason.PREFLIGHT_FAILED})
+_CRASHES = frozenset(
+    {PodReason.CRASH_LOOP, PodReason.OUT_OF_MEMORY, PodReason.PREFLIGHT_FAILED, PodReason.TOKENIZER_MISMATCH}
+)
 _MOST_RESTARTS = 2
 _RUNNING = frozenset({CanaryPhase.STARTING, CanaryPhase.COMPARING})
 
