@@ -112,6 +112,8 @@ def _build(
                 pdb_api_version=budgets,
                 server_ingress=settings.server_ingress,
                 has_leader_worker_sets=Kind.LEADER_WORKER_SET in resources,
+                hpa_api_version=resources[Kind.HORIZONTAL_POD_AUTOSCALER].api_version,
+                prometheus=settings.prometheus_url if Kind.SCALED_OBJECT in resources else None,
             ),
         ),
         decide_pair=decide_pair,

@@ -97,6 +97,7 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ready: Annotated[int, Meta(ge=0, description="Ready servers.")] = 0
     desired: Annotated[int, Meta(ge=0, description="Desired servers.")] = 0
+    current: Annotated[int, Meta(ge=0, description="Servers that exist, ready or not.")] = 0
 
 
 class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -111,6 +112,13 @@ class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     accept: Annotated[str, Meta(max_length=32, description="Acceptance rate over all classes.")] = ""
     p95: Annotated[str, Meta(max_length=32, description="p95 of the end-to-end latency of speculative answers.")] = ""
     replicas: Annotated[Replicas, Meta(description="Servers of the pair.")] = Replicas()
+    selector: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="Label selector of the pair's servers, for autoscalers; empty: the operator runs none.",
+        ),
+    ] = ""
     last_request_time: Annotated[
         Time | None, Meta(description="Time of the last client request, to the minute; null: unknown.")
     ] = None

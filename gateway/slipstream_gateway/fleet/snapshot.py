@@ -20,6 +20,12 @@ def is_killed(route: Route) -> bool:
     )
 
 
+def scales_to_zero(route: Route) -> bool:
+    """Whether the pair may have no server, and its requests then wait for one."""
+    serving = route.pair.spec.serving
+    return serving is not None and serving.scales_to_zero
+
+
 class ReplicaKey(NamedTuple):
     """The identity of a server: entries of the manifest with equal keys share one replica."""
 

@@ -105,6 +105,7 @@ class PairReconciler:
             withheld=self._gateways.withheld_of(key),
             unreachable=self._gateways.unreachable_of(key),
             last_request=self._gateways.last_request_of(key),
+            demand=self._gateways.demand_of(key),
             name=self._specs.name_claim(key),
             defaults=self._defaults,
         )

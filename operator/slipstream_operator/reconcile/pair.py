@@ -25,12 +25,14 @@ from slipstream_core.manifest.status import (
 from slipstream_core.manifest.versions import to_keep
 
 from slipstream_operator.children import children_of
+from slipstream_operator.children.all import selector_of
 from slipstream_operator.reconcile import pair_conditions
 from slipstream_operator.reconcile.names import look_for_name_s, name_holder
 from slipstream_operator.reconcile.pair_case import PairCase, pair_case
 from slipstream_operator.reconcile.pair_conditions import Finding, PairReason
 from slipstream_operator.reconcile.pair_notes import pair_notes
 from slipstream_operator.reconcile.pods import worst_problem
+from slipstream_operator.reconcile.scale_to_zero import OwnNumber, own_number, with_number
 from slipstream_operator.reconcile.usage import name_in_use
 from slipstream_operator.reconcile.withheld import speculation_available
 from slipstream_operator.status.conditions import Conditions, find
@@ -52,16 +54,22 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
         case = msgspec.structs.replace(case, problems=(kept,))
     status = _status(case, holder)
     notes = pair_notes(case.prior, status, ignored=case.ignored)
-    children = None
+    children, number = None, OwnNumber(None)
     if case.pair is not None and case.newest.item is not None and not case.problems and not case.is_renamed_now:
-        children = None if pair_conditions.lacks_kind(case.pair, observed) else _children(case.pair, observed)
-    return PairPlan(children=children, status=status, notes=notes, next_look_s=_next_look_s(case, holder))
+        number = own_number(case.pair, observed, case.usage.last_request, status.conditions, now)
+        pair = with_number(case.pair, number)
+        children = None if pair_conditions.lacks_kind(pair, observed) else _children(pair, observed)
+    return PairPlan(children=children, status=status, notes=notes, next_look_s=_next_look_s(case, holder, number))
 
 
-def _next_look_s(case: PairCase, holder: NameHolder | None) -> float | None:
+def _next_look_s(case: PairCase, holder: NameHolder | None, number: OwnNumber) -> float | None:
     if case.is_renamed_now:
         return 0.0
-    looks = (case.usage.next_look_s, look_for_name_s(case.prior.name_holder, holder, case.claim, case.now))
+    looks = (
+        case.usage.next_look_s,
+        look_for_name_s(case.prior.name_holder, holder, case.claim, case.now),
+        number.next_look_s,
+    )
     return min((look for look in looks if look is not None), default=None)
 
 
@@ -130,6 +138,7 @@ def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:
         accept=policy.accept,
         p95=policy.p95,
         replicas=replicas,
+        selector="" if case.pair is None else selector_of(case.pair),
         gateways=case.observed.gateways,
         last_request_time=case.usage.last_request_time,
         in_use=case.usage.in_use,

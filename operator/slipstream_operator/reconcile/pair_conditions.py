@@ -28,7 +28,7 @@ class PairReason(StrEnum):
     """The reasons of a pair's conditions, in addition to those of `PodReason`.
 
     `Accepted`: Accepted (True); InvalidSpec, ModelNameInUse (False).
-    `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
+    `Ready`: MinimumReplicasReady, Idle and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
     ApiKeyNotGranted, Unresolved, NotManaged, KindMissing, EndpointsUnreachable, ChildrenRejected, ScaledToZero,
     NoReadyReplicas, or a pod's reason (False).
     `ResolvedRefs`: Resolved (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted, ApiKeyNotGranted, Unresolved,
@@ -55,6 +55,7 @@ class PairReason(StrEnum):
     UNRESOLVED = "Unresolved"
     CHILDREN_REJECTED = "ChildrenRejected"
     SCALED_TO_ZERO = "ScaledToZero"
+    IDLE = "Idle"
     NO_READY_REPLICAS = "NoReadyReplicas"
     RESOLVED = "Resolved"
     SAME_TOKENIZER = "SameTokenizer"
@@ -96,7 +97,11 @@ def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
     if live is None:
         asked = pair.spec.serving.replicas if pair is not None and pair.spec.serving is not None else None
         return Replicas(desired=1 if asked is None and pair is not None else asked or 0)
-    return Replicas(ready=count(live, "status", "readyReplicas"), desired=count(live, "spec", "replicas"))
+    return Replicas(
+        ready=count(live, "status", "readyReplicas"),
+        desired=count(live, "spec", "replicas"),
+        current=count(live, "status", "replicas"),
+    )
 
 
 def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Finding:
@@ -130,8 +135,14 @@ def ready(
     if rejected:
         return Finding("False", PairReason.CHILDREN_REJECTED, message)
     if observed.deployment is not None and replicas.desired == 0:
-        return Finding("False", PairReason.SCALED_TO_ZERO, "replicas is 0: no server runs")
+        return _without_servers(pair)
     return Finding("False", pod.reason if pod is not None else PairReason.NO_READY_REPLICAS, message)
+
+
+def _without_servers(pair: ModelPair) -> Finding:
+    if pair.spec.serving is not None and pair.spec.serving.scales_to_zero:
+        return Finding("True", PairReason.IDLE, "no server runs: the next request starts one")
+    return Finding("False", PairReason.SCALED_TO_ZERO, "replicas is 0: no server runs")
 
 
 def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodProblem | None) -> Finding:

@@ -26,6 +26,7 @@ from slipstream_core.manifest.table import RoutingTable, compile_table
 from slipstream_core.settings import ClusterSettings
 
 from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet, Origin
+from slipstream_gateway.fleet.snapshot import scales_to_zero
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES
 from slipstream_gateway.sources.cluster.endpoints import unlisted_addresses
 from slipstream_gateway.sources.cluster.reporting import Reporter
@@ -96,9 +97,11 @@ class ClusterSource:
             withheld=lambda: withheld_servers(fleet.current),
             unreachable=lambda: self._reachability.unreachable,
             in_use=lambda: [pair_object_key(pair) for pair in sorted(fleet.use.lately())],
+            waiting=lambda: [pair_object_key(pair) for pair in sorted(fleet.use.waiting())],
             owner=settings.pod,
             renew_s=renew_s,
         )
+        fleet.use.on_change(self._reporter.changed)
         self._reachability = Reachability(lambda: fleet.current, every_s=renew_s, changed=self._reporter.changed)
         self._writer = SnapshotWriter(settings.snapshot, self._view.snapshot) if settings.snapshot else None
         self._is_open = self._is_different = False
@@ -147,7 +150,10 @@ class ClusterSource:
 
     def _without_servers(self) -> tuple[str, ...]:
         routes = self._fleet.current.routes
-        return tuple(model for model, served in routes.items() if not served.plain.replicas)[:_MOST_NAMED]
+        lacking = (served for served in routes.values() if not served.plain.replicas)
+        return tuple(served.route.pair.spec.model for served in lacking if not scales_to_zero(served.route))[
+            :_MOST_NAMED
+        ]
 
     def _all(self) -> list[Reflector]:
         return [reflector for reflectors in self._reflectors.values() for reflector in reflectors]
