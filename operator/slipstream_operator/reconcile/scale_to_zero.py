@@ -30,8 +30,8 @@ class OwnNumber(NamedTuple):
 def own_number(
     pair: ModelPair, observed: Observed, last_request: datetime | None, conditions: Sequence[Condition], now: datetime
 ) -> OwnNumber:
-    """The number for `pair`. `last_request` is the time at which a gateway last reported it in use, `conditions` are its
-    present ones."""
+    """The number for `pair`. `last_request` is the time at which a gateway last reported it in use, `conditions` are
+    its present ones."""
     autoscaling = pair.spec.serving.autoscaling if pair.spec.serving is not None else None
     if autoscaling is None or observed.deployment is None:
         return OwnNumber(None)
