@@ -49,8 +49,8 @@ class NameClaim(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """The use of a pair by the reports of live gateways. `in_use`: within the last minute. `waiting`: requests wait for
-    a first server."""
+    """The use of a pair by the gateways' reports. `in_use`: within the last minute, or unknown. `waiting`: requests
+    wait for a first server."""
 
     in_use: bool = False
     waiting: bool = False

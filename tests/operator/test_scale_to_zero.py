@@ -120,3 +120,13 @@ def test_a_higher_minimum_starts_a_server_and_keeps_it(serving: PairPlan) -> Non
 def test_replicas_of_zero_without_autoscaling_are_still_not_ready() -> None:
     raw = pair_object(EMBEDDED_SPEC, serving={"replicas": 0})
     assert ready(plan(raw, deployment=servers(0), demand=Demand(waiting=True))) == ("False", "ScaledToZero")
+
+
+def test_the_last_good_spec_still_scales_from_and_to_zero(serving: PairPlan) -> None:
+    """An invalid spec changes nothing else about the servers."""
+    broken = {**RAW, "metadata": {**RAW["metadata"], "generation": 2}, "spec": {**RAW["spec"], "maxDraftTokens": 0}}
+    served = plan(broken, prior=serving, deployment=servers(2, scaler="hpa"), demand=Demand(in_use=True))
+    assert served.children is None
+    idle = plan(broken, prior=serving, now=NOW + timedelta(days=1), deployment=servers(2, scaler="hpa"))
+    assert written(idle) == 0
+    assert written(plan(broken, prior=idle, deployment=servers(0), demand=Demand(waiting=True))) == 1

@@ -113,13 +113,16 @@ class GatewayReports:
         return self._last_request.get(str(key))
 
     def demand_of(self, key: ObjectKey) -> Demand:
-        """The present use of that pair, by the gateways that `status_of` counts."""
-        reports = [self._sightings[lease].report for lease in self._alive]
-        known = [report for report in reports if report.watches(key.namespace)]
-        return Demand(
-            in_use=any(str(key) in report.in_use or EVERY_PAIR in report.in_use for report in known),
-            waiting=any(str(key) in report.waiting for report in known),
-        )
+        """The present use of that pair, by the gateways that `status_of` counts. The requests of a gateway that has
+        stopped reporting, but still exists, are unknown: the pair counts as in use."""
+        in_use = waiting = False
+        for lease, sighting in self._sightings.items():
+            report = sighting.report
+            if report.watches(key.namespace):
+                is_alive = lease in self._alive
+                in_use |= not is_alive or str(key) in report.in_use or EVERY_PAIR in report.in_use
+                waiting |= is_alive and str(key) in report.waiting
+        return Demand(in_use=in_use, waiting=waiting)
 
     def _note_life(self, key: ObjectKey, now: datetime) -> None:
         if self._sightings[key].is_alive(now):

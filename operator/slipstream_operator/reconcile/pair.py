@@ -43,8 +43,8 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     """The plan for one pair. `now` has a time zone.
 
     While the newest spec is invalid, or waits until clients stop using the old model name, the last good spec counts.
-    The children then stay unchanged. They also stay unchanged while the pair has problems, such as a name or a claim
-    that another pair has.
+    The children then stay unchanged, but a pair that scales to zero still does. They also stay unchanged while the pair
+    has problems, such as a name or a claim that another pair has.
     """
     case = pair_case(observed, now)
     holder = None if case.pair is None or case.claim is None else name_holder(case.pair, case.claim, now)
@@ -55,10 +55,11 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     status = _status(case, holder)
     notes = pair_notes(case.prior, status, ignored=case.ignored)
     children, number = None, OwnNumber(None)
-    if case.pair is not None and case.newest.item is not None and not case.problems and not case.is_renamed_now:
+    if case.pair is not None and not case.problems and not case.is_renamed_now:
         number = own_number(case.pair, observed, case.usage.last_request, status.conditions, now)
-        pair = with_number(case.pair, number)
-        children = None if pair_conditions.lacks_kind(pair, observed) else _children(pair, observed)
+        if case.newest.item is not None or number.replicas is not None:
+            pair = with_number(case.pair, number)
+            children = None if pair_conditions.lacks_kind(pair, observed) else _children(pair, observed)
     return PairPlan(children=children, status=status, notes=notes, next_look_s=_next_look_s(case, holder, number))
 
 

@@ -77,6 +77,7 @@ def test_requests_wait_until_the_first_server_is_ready(
         until(lambda: _waiting(space) == [PAIR_KEY.format(space.name)], "the report has the pair")
         reported_s = time.monotonic() - began_s
         assert _in_use(space) == [PAIR_KEY.format(space.name)]
+        assert gateway.metric("slipstream_cold_start_waiting", pair=f"{space.name}/acme") == 2
         assert not any(answer.done() for answer in (whole, stream))
         wake()
         assert [whole.result().status_code, stream.result().status_code] == [200, 200]
