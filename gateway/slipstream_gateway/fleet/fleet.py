@@ -221,7 +221,9 @@ class Fleet:
         plain = self._pool(route.plain, keys, speculative=False)
         speculative = self._pool(route.speculative, keys, speculative=True) if route.speculative is not None else None
         fallback = self._pool(route.fallback, keys, speculative=False) if route.fallback is not None else None
-        return ServedRoute(route, plain, speculative, frozenset(keys), fallback)
+        serving = route.pair.spec.serving
+        wakes = serving is not None and serving.scales_to_zero
+        return ServedRoute(route, plain, speculative, frozenset(keys), fallback, scales_to_zero=wakes)
 
     def _pool(self, backend: Backend, keys: set[ReplicaKey], *, speculative: bool) -> Pool:
         replicas = []

@@ -20,12 +20,6 @@ def is_killed(route: Route) -> bool:
     )
 
 
-def scales_to_zero(route: Route) -> bool:
-    """Whether the pair may have no server, and its requests then wait for one."""
-    serving = route.pair.spec.serving
-    return serving is not None and serving.scales_to_zero
-
-
 class ReplicaKey(NamedTuple):
     """The identity of a server: entries of the manifest with equal keys share one replica."""
 
@@ -39,13 +33,15 @@ class ReplicaKey(NamedTuple):
 
 class ServedRoute(NamedTuple):
     """A route with the replicas of its arms; `keys` has the keys of all of them. `speculative` None: the pair has no
-    draft. `fallback` has the replicas of `Route.fallback`."""
+    draft. `fallback` has the replicas of `Route.fallback`. `scales_to_zero`: the pair may have no server, and its
+    requests then wait for one."""
 
     route: Route
     plain: Pool
     speculative: Pool | None
     keys: frozenset[ReplicaKey]
     fallback: Pool | None = None
+    scales_to_zero: bool = False
 
 
 class Snapshot:

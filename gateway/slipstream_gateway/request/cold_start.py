@@ -9,7 +9,7 @@ from slipstream_core.errors import SlipstreamError, UpstreamUnavailable, shorten
 from slipstream_core.manifest.autoscaling import Autoscaling
 
 from slipstream_gateway.fleet.fleet import Fleet
-from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot, scales_to_zero
+from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.request.deadlines import CallTimer
 
 _RETRY_S = 10.0
@@ -62,6 +62,4 @@ class ColdStarts:
 def _missing_server(served: ServedRoute) -> Autoscaling | None:
     """The autoscaling of a pair that scales to zero and has no server now; else None."""
     serving = served.route.pair.spec.serving
-    if served.plain.replicas or serving is None or not scales_to_zero(served.route):
-        return None
-    return serving.autoscaling
+    return None if served.plain.replicas or not served.scales_to_zero or serving is None else serving.autoscaling

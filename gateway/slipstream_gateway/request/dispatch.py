@@ -15,7 +15,7 @@ from slipstream_core.types import ANONYMOUS, Caller, Decision, GenerationRequest
 from slipstream_gateway.admission import Admission, Sample
 from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
-from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot, scales_to_zero
+from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.call import Answer, Call, Context, observe
 from slipstream_gateway.request.causes import error_type, rejection
@@ -119,7 +119,9 @@ class Dispatcher:
         serves its model. Returns the pair's key."""
         context = call.context
         try:
-            served = await self._cold_starts.served(lambda: _served(self._fleet.current, call.request), call.timer)
+            served = _served(self._fleet.current, call.request)
+            if not served.plain.replicas:
+                served = await self._cold_starts.served(lambda: _served(self._fleet.current, call.request), call.timer)
             pair = served.route.pair.metadata.key
             if not self._admission.try_enter(pair):
                 await self._admission.enter(pair, context.caller, context.deadline_s)
@@ -137,7 +139,7 @@ class Dispatcher:
             self._admission.leave(place)
             raise
         served = snapshot.routes.get(call.request.model)
-        self._fleet.use.begin(place, announced=served is not None and scales_to_zero(served.route))
+        self._fleet.use.begin(place, announced=served is not None and served.scales_to_zero)
         return snapshot
 
     def _leave(self, call: Call, snapshot: Snapshot, place: str) -> None:

@@ -26,7 +26,6 @@ from slipstream_core.manifest.table import RoutingTable, compile_table
 from slipstream_core.settings import ClusterSettings
 
 from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet, Origin
-from slipstream_gateway.fleet.snapshot import scales_to_zero
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES
 from slipstream_gateway.sources.cluster.endpoints import unlisted_addresses
 from slipstream_gateway.sources.cluster.reporting import Reporter
@@ -151,9 +150,7 @@ class ClusterSource:
     def _without_servers(self) -> tuple[str, ...]:
         routes = self._fleet.current.routes
         lacking = (served for served in routes.values() if not served.plain.replicas)
-        return tuple(served.route.pair.spec.model for served in lacking if not scales_to_zero(served.route))[
-            :_MOST_NAMED
-        ]
+        return tuple(served.route.pair.spec.model for served in lacking if not served.scales_to_zero)[:_MOST_NAMED]
 
     def _all(self) -> list[Reflector]:
         return [reflector for reflectors in self._reflectors.values() for reflector in reflectors]
