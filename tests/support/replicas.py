@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON
+from tests.support.kube_client import JSON, KubeClient
 from tests.support.kubelet import HOST, TritonKubelet
 
 _POLL_S = 0.1
@@ -24,9 +24,12 @@ class Replicas:
     def __init__(
         self, kube: KubeApiServer, namespace: str, name: str, folder: Path, free_ports: Callable[[int], list[int]]
     ) -> None:
-        self._client = kube.client()
+        # Not the test's own: its connections are not to be shared between threads.
+        self._client = KubeClient(kube.url, token=kube.token(), ca_file=kube.ca_file)
         self._path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
-        self._make = lambda index: _Server(kube, namespace, name, folder / f"node-{index}", free_ports(3), index)
+        self._make = lambda index: _Server(
+            kube, self._client, namespace, name, folder / f"node-{index}", free_ports(3), index
+        )
         self._ready: list[_Server] = []
         self._leaving: list[_Server] = []
         self._count = 0
@@ -66,6 +69,7 @@ class Replicas:
         finally:
             for server in (*self._ready, *self._leaving):
                 server.stop()
+            self._client.close()
 
     def _look(self, deployment: JSON) -> None:
         wanted = deployment["spec"]["replicas"]
@@ -93,9 +97,17 @@ class Replicas:
 
 class _Server(TritonKubelet):
     def __init__(
-        self, kube: KubeApiServer, namespace: str, service: str, folder: Path, ports: list[int], index: int
+        self,
+        kube: KubeApiServer,
+        client: KubeClient,
+        namespace: str,
+        service: str,
+        folder: Path,
+        ports: list[int],
+        index: int,
     ) -> None:
         super().__init__(kube, namespace, folder, dict(zip(("grpc", "http", "metrics"), ports, strict=True)))
+        self._client = client
         folder.mkdir()
         self.leaves_s = 0.0
         self._service, self._name = service, f"{service}-{index}"

@@ -37,7 +37,7 @@ class ColdStarts:
             return route
         model = shorten(route.route.pair.spec.model)
         if self._held >= self._max_held:
-            message = f"No server for the model '{model}' is up yet, and {self._held} requests wait for one already."
+            message = f"No server for the model '{model}' is up yet, and at most {self._max_held} requests may wait."
             raise UpstreamUnavailable(message, retry_after_s=_RETRY_S)
 
         def late(limit_s: float, what: str) -> SlipstreamError:

@@ -118,7 +118,7 @@ def test_a_limited_number_of_requests_waits(
         until(lambda: _waiting(space), "a request waits")
         second = ask()
         assert (second.status_code, second.headers["retry-after"]) == (503, "10")
-        message = "No server for the model 'acme' is up yet, and 1 requests wait for one already."
+        message = "No server for the model 'acme' is up yet, and at most 1 requests may wait."
         assert second.json()["error"]["message"] == message
         wake()
         assert first.result().status_code == 200

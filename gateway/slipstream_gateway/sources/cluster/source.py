@@ -148,9 +148,9 @@ class ClusterSource:
         )
 
     def _without_servers(self) -> tuple[str, ...]:
-        routes = self._fleet.current.routes
-        lacking = (served for served in routes.values() if not served.plain.replicas)
-        return tuple(served.route.pair.spec.model for served in lacking if not served.scales_to_zero)[:_MOST_NAMED]
+        routes = self._fleet.current.routes.items()
+        lacking = [model for model, served in routes if not served.plain.replicas and not served.scales_to_zero]
+        return tuple(lacking[:_MOST_NAMED])
 
     def _all(self) -> list[Reflector]:
         return [reflector for reflectors in self._reflectors.values() for reflector in reflectors]
