@@ -154,6 +154,7 @@ def _observe_overload(telemetry: Telemetry) -> None:
         refused=1,
         counts={(PAIR, "won"): 1},
         current=SimpleNamespace(routes={"acme": served}),
+        use=SimpleNamespace(waiting=lambda: {PAIR: 1}),
     )
     observe_overload(telemetry.meter, admission=moment, retries=moment, fleet=moment)
 

@@ -77,6 +77,9 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 _SECONDS_PER_HOUR = 3600.0
+ALSO_FAILURES = frozenset({"overloaded", "deadline_exceeded"})
+"""More values of `status` that count as failures in the comparison of two revisions: one that is overloaded sooner, or
+too slow for the clients' deadlines, is worse."""
 PARITY = "parity"
 """The `status` of an observation with the result of a parity check, not the end of a request."""
 

@@ -56,7 +56,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[AtLeastOne, option("largest request body")] = 4 * 1024 * 1024
     max_bodies_bytes: Annotated[AtLeastOne, option("memory for request bodies; beyond it: 429")] = 256 * 1024 * 1024
     max_in_flight: Annotated[AtLeastOne, option("requests that run at once")] = 512
-    max_queued: Annotated[NotNegative, option("requests that wait for a slot; beyond it: 429")] = 512
+    max_queued: Annotated[
+        NotNegative, option("requests that wait for a slot (beyond it: 429), and for a first server (503)")
+    ] = 512
     queue_timeout_s: Annotated[Seconds, option("longest wait for a slot")] = 5.0
     drain_s: Annotated[Seconds, option("time for open streams to finish after SIGTERM")] = 30.0
 

@@ -5,7 +5,7 @@ in `deploy/model_repository/slipstream/config.pbtxt`. Errors are Triton errors w
 `invalid_request`, `context_length_exceeded`, `overloaded` or `internal`.
 
 Threads: Triton calls `execute`, which only parses and submits; the engine's own threads generate; the response
-sender sends; one more thread polls Triton for cancelled requests, with one round trip per answer.
+sender sends; one more thread polls Triton for cancelled requests, with one round trip per answer, and sets the gauge.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from slipstream_engine.triton_inputs import (
     parse_request,
     prompt_bytes,
 )
+from slipstream_engine.triton_metrics import RequestsGauge
 from slipstream_engine.triton_response_sender import PendingItems, ResponseSender, merge_chunks
 
 CANCEL_POLL_S = 0.02
@@ -118,6 +119,7 @@ class TritonModel(ABC, Generic[Engine]):
         self.responses: ResponseSender[Answer, Any] = ResponseSender(self._send)
         self._numbers = itertools.count(1)
         self._answers: dict[str, Answer] = {}
+        self._requests = RequestsGauge(config["name"])
         self._intake = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slipstream-intake")
         self._intake_room = threading.Semaphore(MAX_INTAKE)
         self._closing = threading.Event()
@@ -218,6 +220,7 @@ class TritonModel(ABC, Generic[Engine]):
 
     def _watch_cancellation(self) -> None:
         while not self._closing.wait(CANCEL_POLL_S):
+            self._requests.show(len(self._answers))
             for answer in tuple(self._answers.values()):
                 self._cancel_if_asked(answer)
 

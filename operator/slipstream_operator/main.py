@@ -114,6 +114,8 @@ def _build(
                 server_ingress=settings.server_ingress,
                 has_leader_worker_sets=Kind.LEADER_WORKER_SET in resources,
                 is_ipv6=has_ipv6_address(client.url),
+                hpa_api_version=resources[Kind.HORIZONTAL_POD_AUTOSCALER].api_version,
+                prometheus=settings.prometheus_url if Kind.SCALED_OBJECT in resources else None,
             ),
         ),
         decide_pair=decide_pair,

@@ -29,6 +29,12 @@ def _label(text: str) -> str:
     return text
 
 
+def _http_url(text: str) -> str:
+    if re.fullmatch(r"https?://[^/@?#\s]+(/[^?#\s]*)?", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected http(s)://host[:port][/path] without credentials")
+    return text
+
+
 def _ingress_rules(text: str) -> tuple[KubeObject, ...]:
     try:
         return msgspec.json.decode(text, type=tuple[KubeObject, ...])
@@ -101,6 +107,15 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
             action="store",
             type=_ingress_rules,
             metavar="JSON",
+        ),
+    ] = None
+    prometheus_url: Annotated[
+        str | None,
+        option(
+            "Prometheus for the ScaledObjects of pairs with serving.autoscaling, where the cluster has KEDA, such as "
+            "http://prometheus.monitoring:9090 (default: none; HorizontalPodAutoscalers are made)",
+            type=_http_url,
+            metavar="URL",
         ),
     ] = None
     host: Annotated[str, option("address of the next two ports", default="0.0.0.0")] = "127.0.0.1"  # nosec B104

@@ -21,7 +21,9 @@ DEFAULT_VLLM_IMAGE = "slipstream-vllm:0.2.0"
 class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults of every pair. `image` is Triton with Slipstream's engine, `vllm_image` vLLM with Slipstream's
     plugin. `server_ingress` are the rules of the servers' NetworkPolicy; None: no policy. `has_leader_worker_sets`: the
-    cluster has the kind LeaderWorkerSet, for servers of several nodes. `is_ipv6`: its Services have IPv6 addresses."""
+    cluster has the kind LeaderWorkerSet, for servers of several nodes. `is_ipv6`: its Services have IPv6 addresses.
+    `prometheus` is the address of Prometheus for autoscalers of KEDA; None: HorizontalPodAutoscalers are used, in the
+    version `hpa_api_version`."""
 
     image: str = DEFAULT_IMAGE
     vllm_image: str = DEFAULT_VLLM_IMAGE
@@ -29,6 +31,8 @@ class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     server_ingress: tuple[KubeObject, ...] | None = None
     has_leader_worker_sets: bool = False
     is_ipv6: bool = False
+    hpa_api_version: str = "autoscaling/v2"
+    prometheus: str | None = None
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +59,14 @@ class ObservedCanary(NamedTuple):
     facts: Any = None
 
 
+class Demand(NamedTuple):
+    """The use of a pair by the gateways' reports. `in_use`: within the last minute, or unknown. `waiting`: requests
+    wait for a first server."""
+
+    in_use: bool = False
+    waiting: bool = False
+
+
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of a ModelPair when it is reconciled.
 
@@ -67,6 +79,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     counts the gateways that apply the spec, `withheld` has the servers that may not speculate: once for each gateway.
     `unreachable` has, for each gateway that has probed, the servers that it cannot reach, None where all answer.
     `last_request` is the time of the last reported request for the pair; None: none since the operator started.
+    `demand` is its present use.
     `name` is the state of the model name of the version in use. `canary` has the servers of a new revision that is
     compared with the serving one, and the evidence about it.
     """
@@ -84,6 +97,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     withheld: tuple[WithheldServer, ...] = ()
     unreachable: tuple[UnreachableServers | None, ...] = ()
     last_request: datetime | None = None
+    demand: Demand = Demand()
     name: NameClaim = NameClaim()
     canary: ObservedCanary = ObservedCanary()
     defaults: ServingDefaults = ServingDefaults()

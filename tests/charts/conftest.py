@@ -67,7 +67,12 @@ EVERYTHING: JSON = {
         "modelNames": [{"prefix": "team-a/", "namespaces": ["team-a"]}],
     },
     "admissionPolicy": {"enabled": True},
-    "operator": {"replicas": 2, "leaderElection": {"enabled": True}, "priorityClassName": "serving"},
+    "operator": {
+        "replicas": 2,
+        "leaderElection": {"enabled": True},
+        "priorityClassName": "serving",
+        "prometheusUrl": "http://prometheus.monitoring:9090",
+    },
     "redis": {"password": "let me in", "storage": {"className": "fast"}},
     "networkPolicy": {
         "apiServer": {"cidrs": ["10.0.0.1/32"]},

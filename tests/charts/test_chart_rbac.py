@@ -128,9 +128,12 @@ AGGREGATED = "rbac.authorization.k8s.io/aggregate-to-"
 
 def test_roles_of_the_cluster_collect_rights_on_pairs_and_policies(render: Render, only: Only) -> None:
     changes = {"create", "update", "patch", "delete", "deletecollection"}
-    for name, verbs, into in (("view", READ, {"view", "edit", "admin"}), ("edit", changes, {"edit", "admin"})):
+    view = (READ, {"get"}, {"view", "edit", "admin"})
+    edit = (changes, {"update", "patch"}, {"edit", "admin"})
+    for name, (verbs, of_scale, into) in {"view": view, "edit": edit}.items():
         role = only(render(CLUSTER), "ClusterRole", f"-{name}")
-        assert rights(role) == {("slipstream.dev", kind): verbs for kind in KINDS}
+        on_objects = {("slipstream.dev", kind): verbs for kind in KINDS}
+        assert rights(role) == {**on_objects, ("slipstream.dev", "modelpairs/scale"): of_scale}
         labels = role["metadata"]["labels"].items()
         found = {
             key.removeprefix(AGGREGATED) for key, value in labels if key.startswith(AGGREGATED) and value == "true"
@@ -211,7 +214,10 @@ def test_accounts_of_the_chart_may_do_that_on_a_real_server(
     )
     eventually(lambda: all(allowed("gateway", elsewhere, *reads)))
     eventually(lambda: all(allowed("gateway", namespace, ("create", LEASES), ("delete", LEASES))))
-    writes = (("patch", "deployments.apps"), ("create", "configmaps"), ("create", "events"))
+    writes = (
+        *(("patch", "deployments.apps"), ("create", "configmaps"), ("create", "events")),
+        *(("create", "horizontalpodautoscalers.autoscaling"), ("delete", "scaledobjects.keda.sh")),
+    )
     eventually(lambda: all(allowed("operator", elsewhere, *writes)))
     assert not any(
         allowed(

@@ -262,6 +262,18 @@ REFUSED = {
         pair(engine={"kind": "vllm"}, serving={"gpus": 0, "nodes": 2}),
         "serving.nodes must divide the processes",
     ),
+    "two numbers of servers": (
+        pair(serving={"replicas": 2, "autoscaling": {"maxReplicas": 4}}),
+        "replicas has no effect with autoscaling",
+    ),
+    "more than the most": (
+        pair(serving={"autoscaling": {"minReplicas": 4, "maxReplicas": 2}}),
+        "maxReplicas must be at least minReplicas",
+    ),
+    "cache of our engine": (
+        pair(serving={"autoscaling": {"maxReplicas": 2, "kvCacheUsage": 0.8}}),
+        "serving.autoscaling.kvCacheUsage is for engine kind vllm",
+    ),
     "GPUs of our engine": (pair(serving={"gpus": 2}), "must be at most 1: Slipstream's engine uses one GPU"),
     "a head for our engine": (pair(draft={"kind": "eagle3", "source": "./head"}), "eagle, eagle3, mtp, suffix are for"),
     "a tokenizer for vLLM's draft": (

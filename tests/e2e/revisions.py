@@ -103,15 +103,22 @@ class Rollout:
         """A new revision. Returns its Deployment; that of the serving revision stays the same."""
         before = self.deployment("slipstream-support")
         self.cluster.kubectl("patch", "modelpair", "support", "--type=merge", "-p", patch)
-        beside: JSON = until("a second Deployment", lambda: self.deployment("canary-slipstream-support"))
+        beside: JSON = until("a second Deployment", self.beside)
         assert self.deployment("slipstream-support")["spec"] == before["spec"]
         assert self.canary["phase"] == "Starting"
         return beside
 
+    def beside(self) -> JSON:
+        """The Deployment of the new revision; empty if there is none."""
+        return next((each for each in self._deployments() if each["metadata"]["name"].startswith("canary-")), {})
+
     def deployment(self, name: str) -> JSON:
+        return next((each for each in self._deployments() if each["metadata"]["name"] == name), {})
+
+    def _deployments(self) -> list[JSON]:
         path = f"/apis/apps/v1/namespaces/{self.cluster.namespace}/deployments"
-        found = self.cluster.kube.client().items(path)
-        return next((each for each in found if each["metadata"]["name"] == name), {})
+        found: list[JSON] = self.cluster.kube.client().items(path)
+        return found
 
     @property
     def canary(self) -> JSON:
@@ -122,7 +129,7 @@ class Rollout:
     def ended(self, phase: str) -> JSON:
         """The state of the new revision after its comparison; its servers are gone."""
         until(phase, lambda: self.canary.get("phase") == phase, seen=lambda: self.canary)
-        until("its servers are gone", lambda: not self.deployment("canary-slipstream-support"))
+        until("its servers are gone", lambda: not self.beside())
         return self.canary
 
 

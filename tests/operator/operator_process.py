@@ -42,8 +42,8 @@ _RULES: list[JSON] = [
         "verbs": ["get", "list", "watch", "create", "patch", "delete"],
     },
     {
-        "apiGroups": ["leaderworkerset.x-k8s.io"],
-        "resources": ["leaderworkersets"],
+        "apiGroups": ["leaderworkerset.x-k8s.io", "autoscaling", "keda.sh"],
+        "resources": ["leaderworkersets", "horizontalpodautoscalers", "scaledobjects"],
         "verbs": ["get", "list", "watch", "create", "patch", "delete"],
     },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},

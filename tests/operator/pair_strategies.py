@@ -51,6 +51,10 @@ _SERVING = _some(
     ),
     affinity=st.none() | _AFFINITY,
     storage=st.builds(lambda claim: {"claim": claim, "mountPath": "/mnt"}, _WORDS),
+    autoscaling=st.fixed_dictionaries(
+        {"maxReplicas": st.integers(3, 1000)},
+        optional={"minReplicas": st.integers(0, 3), "waitingRequests": st.integers(1, 100_000)},
+    ),
     startupSeconds=st.integers(10, 86_400),
     drainSeconds=st.integers(0, 3600),
 )

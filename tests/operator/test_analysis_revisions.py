@@ -94,6 +94,19 @@ def test_false_alarms_are_rare() -> None:
     assert alarms <= 2
 
 
+@pytest.mark.parametrize("slower", [1.04, 1.08])
+def test_a_revision_within_the_limit_is_not_called_slow(slower: float) -> None:
+    alarms = 0
+    for seed in range(20):
+        found = ledger()
+        for count, seen in enumerate(traffic(random.Random(seed), 4000, slower=slower), start=1):
+            record(found, seen)
+            if count % 100 == 0 and found.facts().slow is not None:
+                alarms += 1
+                break
+    assert alarms <= 1
+
+
 def test_a_slow_class_is_found_although_all_classes_together_are_faster() -> None:
     luck, observations = random.Random(3), []
     for seen in traffic(luck, 3000):
@@ -124,6 +137,13 @@ def test_a_failing_revision_is_blamed_where_the_serving_one_does_not_fail() -> N
     assert found.facts().errors is Verdict.FAIL
 
 
+def test_an_overloaded_revision_fails() -> None:
+    found = ledger()
+    for number in range(100):
+        record(found, answer(number, 1.0, canary=True, status="overloaded"), answer(number, 1.0, canary=False))
+    assert found.facts().errors is Verdict.FAIL
+
+
 def test_failures_of_both_revisions_are_nobodys_fault() -> None:
     found = ledger()
     for one, other in zip(failing(300, 0.5, canary=True), failing(300, 0.5, canary=False, seed=2), strict=True):
@@ -146,6 +166,10 @@ def test_differing_answers_are_counted_and_few_replays_prove_nothing() -> None:
 def test_without_replays_for_long_enough_parity_does_not_apply() -> None:
     found = ledger()
     record(found, *(answer(number, 1.0, canary=True) for number in range(3 * CANARY.min_samples)))
+    assert found.facts().parity is Verdict.NOT_APPLICABLE
+    record(found, answer(0, 1.0, canary=True, status=PARITY, parity="match"))
+    assert found.facts().parity is Verdict.NO_DATA
+    record(found, *(answer(number, 1.0, canary=True) for number in range(7 * CANARY.min_samples)))
     assert found.facts().parity is Verdict.NOT_APPLICABLE
 
 

@@ -22,7 +22,7 @@ GOOD = RevisionFacts(
 
 
 def case(servers: CanaryServers = RUNNING, facts: RevisionFacts | None = None, **more: Any) -> CanaryCase:
-    fields = {"revision": "new", "canary": Canary(), "has_same_target": True, "now": NOW}
+    fields = {"revision": "new", "serving": "old", "canary": Canary(), "has_same_target": True, "now": NOW}
     return CanaryCase(servers=servers, facts=facts, **{**fields, **more})
 
 
@@ -72,7 +72,7 @@ def test_servers_that_crash_again_and_again_end_it_at_once(phase: str) -> None:
 def test_a_good_revision_is_promoted_once_all_is_shown() -> None:
     promoted = advance(comparing(), case(facts=GOOD))
     assert (promoted.phase, promoted.share, promoted.rule) == (CanaryPhase.PROMOTED, 0.0, "Promote")
-    assert advance(promoted, case(facts=GOOD)) == promoted
+    assert look_again_s(promoted, case(facts=GOOD)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,22 @@ def test_what_is_shown_takes_it_back_for_good(facts: RevisionFacts, rule: str) -
     assert (taken.phase, taken.rule, taken.share) == (CanaryPhase.ROLLED_BACK, rule, 0.0)
     later = NOW + timedelta(days=30)
     assert advance(taken, case(facts=GOOD, now=later)) == taken
-    assert advance(taken, case(STARTING, revision="newer")).phase is CanaryPhase.STARTING
+    assert look_again_s(taken, case(facts=GOOD)) is None
+    for other in ({"revision": "newer"}, {"serving": "older"}, {"canary": Canary(retry_token="again")}):
+        assert advance(taken, case(STARTING, **other)).phase is CanaryPhase.STARTING
+
+
+def test_a_comparison_without_an_end_is_ended() -> None:
+    began = comparing()
+    canary = Canary(timeout_seconds=3600)
+    assert look_again_s(began, case(canary=canary)) == 3600.0
+    late = advance(began, case(canary=canary, now=NOW + timedelta(seconds=3600)))
+    assert (late.phase, late.rule) == (CanaryPhase.ROLLED_BACK, "Undecided")
+
+
+def test_answers_of_another_target_may_differ() -> None:
+    facts = but(parity=Verdict.FAIL, parity_loss=1.0)
+    assert advance(comparing(), case(facts=facts, has_same_target=False)).phase is CanaryPhase.PROMOTED
 
 
 def test_without_a_store_it_waits_and_says_so() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from slipstream_core.manifest.reports import (
+    EVERY_PAIR,
     EXPIRES_S,
     IN_USE_ANNOTATION,
     UNREACHABLE_ANNOTATION,
@@ -21,6 +22,7 @@ from slipstream_core.manifest.reports import (
 from slipstream_core.manifest.status import GatewaysStatus
 from slipstream_operator.cluster.gateway_reports import GatewayReports
 from slipstream_operator.cluster.resources import Kind, ObjectKey
+from slipstream_operator.types import Demand
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PAIR = ObjectKey(Kind.MODEL_PAIR, "team", "acme")
@@ -38,9 +40,10 @@ def put(
     at: datetime = NOW,
     namespaces: tuple[str, ...] = (),
     withheld: tuple[WithheldServer, ...] = (),
+    **used: tuple[str, ...],
 ) -> set[str] | None:
     of_pairs = {str(PAIR): withheld} if withheld else {}
-    report = GatewayReport(name=name, namespaces=namespaces, applied=applied, renewed=at, withheld=of_pairs)
+    report = GatewayReport(name=name, namespaces=namespaces, applied=applied, renewed=at, withheld=of_pairs, **used)
     lease: dict[str, Any] = report_lease(report, namespace="slipstream")
     return gateways.put(lease_key(name), lease, at)
 
@@ -220,3 +223,26 @@ def test_report_of_unreachable_servers_that_cannot_be_read_says_nothing(text: st
     report = read_report(lease)
     assert report is not None
     assert report.unreachable is None
+
+
+def test_a_pair_that_requests_wait_for_is_in_demand_until_they_stop_or_their_gateway_dies() -> None:
+    gateways, wanted = GatewayReports(), (str(PAIR),)
+    put(gateways, "a", {})
+    assert put(gateways, "a", {}, at=NOW + timedelta(seconds=1), in_use=wanted, waiting=wanted) == {str(PAIR)}
+    assert gateways.demand_of(PAIR) == Demand(in_use=True, waiting=True)
+    assert put(gateways, "a", {}, at=NOW + timedelta(seconds=2), in_use=wanted) == {str(PAIR)}
+    assert gateways.demand_of(PAIR) == Demand(in_use=True)
+    put(gateways, "a", {}, at=NOW + timedelta(seconds=3), in_use=wanted, waiting=wanted)
+    gateways.expire(NOW + timedelta(seconds=4 + EXPIRES_S))
+    assert gateways.demand_of(PAIR) == Demand(in_use=True), "nobody knows whether its requests have ended"
+    gateways.remove(lease_key("a"))
+    assert gateways.demand_of(PAIR) == Demand()
+
+
+def test_every_pair_is_in_use_for_a_gateway_without_room_for_all_names() -> None:
+    """A server must not be removed because its pair's name was left out."""
+    gateways = GatewayReports()
+    put(gateways, "a", {}, in_use=("other/ModelPair/x", EVERY_PAIR))
+    assert gateways.demand_of(PAIR) == Demand(in_use=True)
+    put(gateways, "b", {}, namespaces=("other",), waiting=(str(PAIR),))
+    assert gateways.demand_of(PAIR).waiting is False, "that gateway does not serve the pair"

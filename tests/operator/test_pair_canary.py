@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from slipstream_core.manifest.naming import canary_name
 from slipstream_core.manifest.status import CanaryPhase
 from slipstream_gateway.sources.cluster.assemble import PAIRS, Assembler
 from slipstream_gateway.sources.cluster.collection import trim_object
@@ -36,6 +37,7 @@ class World:
         self.raw, self.status = pair_object(spec, serving=CANARY), {}
         self.declared = SpecIndex()
         self.new: Any = ObservedCanary()
+        self.has_groups = True
         self.gateway = Assembler(lambda service: (f"grpc://{service.replace('/', '.')}:8001", f"http://{service}:8000"))
         self.plan = self.look()
 
@@ -54,7 +56,7 @@ class World:
             problems=self.declared.resolution.problems.get(str(KEY), ()),
             deployment=READY,
             canary=self.new,
-            defaults=ServingDefaults(has_leader_worker_sets=True),
+            defaults=ServingDefaults(has_leader_worker_sets=self.has_groups),
         )
         self.plan = reconcile_pair(observed, NOW)
         self.status = msgspec.to_builtins(self.plan.status)
@@ -76,6 +78,12 @@ class World:
         [route] = self.gateway.table().routes.values()
         return route
 
+    @property
+    def beside(self) -> str:
+        """The name of the new revision's children."""
+        assert self.plan.status.canary is not None
+        return canary_name("acme", self.plan.status.canary.revision)
+
     def child(self, name: str) -> JSON:
         assert self.plan.children is not None
         [found] = [one for one in self.plan.children if f"{one['kind']}/{one['metadata']['name']}" == name]
@@ -94,7 +102,7 @@ def test_servers_of_a_new_revision_start_beside_those_that_serve(spec: JSON) -> 
     assert {name: world.child(name) for name in before} == before
     beside = [name for name in world.names if name not in before]
     assert len(beside) == len(before)
-    assert all("/canary-slipstream-acme" in name for name in beside)
+    assert {name.rpartition("/")[2].removesuffix("-group") for name in beside} == {world.beside.removesuffix("-group")}
     kind = "LeaderWorkerSet" if spec is GROUP_SPEC else "Deployment"
     [workload] = [world.child(name) for name in beside if name.startswith(kind)]
     assert workload["spec"]["replicas"] == 1
@@ -105,10 +113,10 @@ def test_no_selector_finds_servers_of_both_revisions() -> None:
     world.change(target={"revision": "2"})
     labels = [
         world.child(f"Deployment/{name}")["spec"]["template"]["metadata"]["labels"]
-        for name in ("slipstream-acme", "canary-slipstream-acme")
+        for name in ("slipstream-acme", world.beside)
     ]
     for kind in ("Service", "PodDisruptionBudget", "Deployment"):
-        for own, name in enumerate(("slipstream-acme", "canary-slipstream-acme")):
+        for own, name in enumerate(("slipstream-acme", world.beside)):
             selector = world.child(f"{kind}/{name}")["spec"]["selector"]
             wanted = selector.get("matchLabels", selector)
             assert [wanted.items() <= found.items() for found in labels] == [own == 0, own == 1]
@@ -123,17 +131,17 @@ def test_gateways_serve_the_present_revision_and_send_a_share_to_the_new_one() -
     canary = world.route.canary
     assert world.route.generation == present
     assert (canary.share, canary.revision) == (0.2, world.plan.status.canary.revision)
-    assert canary.route.plain.endpoints == ("grpc://prod.canary-slipstream-acme:8001",)
+    assert canary.route.plain.endpoints == (f"grpc://prod.{world.beside}:8001",)
     assert world.route.plain.endpoints == ("grpc://prod.slipstream-acme:8001",)
     assert canary.route.pair.spec.max_draft_tokens == 2
 
 
-def test_the_key_of_a_new_revision_is_the_one_that_was_granted() -> None:
+def test_a_new_key_is_not_compared_but_has_to_be_granted() -> None:
     """Else an owner of a pair could have any key sent to a server of theirs."""
     world = World(VLLM_SPEC)
     world.change(engine={"apiKeyEnv": "SOMEBODY_ELSES_KEY"})
-    world.servers_are_ready()
-    assert world.route.canary.route.plain.api_key_env is None
+    assert world.plan.status.canary is None
+    assert world.plan.status.state == "Unresolved"
 
 
 def test_a_gateway_that_starts_now_decides_alike() -> None:
@@ -156,6 +164,8 @@ def test_a_promoted_revision_takes_effect() -> None:
     world.servers_are_ready(SHOWN)
     assert [note.reason for note in world.plan.notes] == ["Accepted", "RevisionPromoted"]
     assert world.accepted() == ("True", "Accepted")
+    assert (world.plan.children, world.plan.next_look_s) == (None, 0.0), "the promotion is stored first"
+    world.look()
     assert not [name for name in world.names if "canary" in name]
     assert world.route.pair.spec.target.revision == "2"
     assert world.route.canary is None
@@ -196,10 +206,59 @@ def test_another_revision_meanwhile_starts_anew() -> None:
     world = World()
     world.change(target={"revision": "2"})
     world.servers_are_ready()
-    first = world.plan.status.canary.revision
+    first, name = world.plan.status.canary.revision, world.beside
+    world.new = ObservedCanary()
     world.change(target={"revision": "3"})
     assert world.plan.status.canary.revision != first
-    assert world.route.canary is None, "its servers are still those of the revision before"
+    assert world.beside != name
+    assert not [child for child in world.names if child.endswith(name)], "servers of both would be one pool"
+    assert world.route.canary is None
+
+
+def test_a_verdict_counts_for_its_two_revisions_alone() -> None:
+    world = World()
+    world.change(target={"revision": "2"})
+    world.servers_are_ready()
+    world.servers_are_ready(SHOWN)
+    world.look()
+    world.change(target={"revision": "1"}, serving={"update": {"canary": None}})
+    assert world.route.pair.spec.target.revision == "1", "the way back without a comparison"
+    world.new = ObservedCanary()
+    world.change(target={"revision": "2"}, serving={"update": {"canary": {"share": 0.2}}})
+    assert world.plan.status.canary.phase is CanaryPhase.STARTING
+    world.servers_are_ready()
+    world.servers_are_ready(WORSE)
+    world.change(target={"revision": "9"}, serving={"update": {"canary": None}})
+    world.new = ObservedCanary()
+    world.change(target={"revision": "2"}, serving={"update": {"canary": {"share": 0.2}}})
+    assert world.plan.status.canary.phase is CanaryPhase.STARTING, "it was rolled back against another one"
+
+
+def test_a_cluster_without_groups_takes_a_new_revision_of_groups_back() -> None:
+    world = World(VLLM_SPEC)
+    world.has_groups = False
+    world.change(engine={"tensorParallelSize": 2}, serving={"nodes": 2})
+    assert (world.plan.status.canary.phase, world.plan.status.canary.rule) == (CanaryPhase.ROLLED_BACK, "NotStarted")
+    assert "LeaderWorkerSet" in world.plan.status.canary.message
+    assert not [name for name in world.names if "canary" in name]
+
+
+def test_an_invalid_spec_meanwhile_does_not_end_the_comparison() -> None:
+    world = World()
+    world.change(target={"revision": "2"})
+    world.servers_are_ready()
+    valid = world.raw["spec"]
+    world.change(maxDraftTokens=0)
+    assert world.plan.status.canary.phase is CanaryPhase.COMPARING
+    assert world.route.canary is None
+    world.raw = pair_object(valid, generation=9)
+    assert world.look().status.canary.phase is CanaryPhase.COMPARING
+
+
+def test_a_token_alone_compares_nothing() -> None:
+    world = World()
+    world.change(serving={"update": {"canary": {"share": 0.2, "retryToken": "1"}}})
+    assert world.plan.status.canary is None
 
 
 def test_the_number_of_servers_and_the_kill_switch_do_not_wait() -> None:
@@ -207,7 +266,7 @@ def test_the_number_of_servers_and_the_kill_switch_do_not_wait() -> None:
     world.change(target={"revision": "2"})
     world.change(serving={"replicas": 5})
     assert world.child("Deployment/slipstream-acme")["spec"]["replicas"] == 5
-    assert world.child("Deployment/canary-slipstream-acme")["spec"]["replicas"] == 1
+    assert world.child(f"Deployment/{world.beside}")["spec"]["replicas"] == 1
     world.servers_are_ready()
     world.change(killSwitch=True)
     world.gateway.put(PAIRS, trim_object({**world.raw, "status": world.status}, kind=PAIRS), killed=True)

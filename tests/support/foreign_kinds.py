@@ -50,7 +50,14 @@ def leader_worker_sets() -> JSON:
                     "name": "v1",
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.replicas",
+                            "statusReplicasPath": ".status.replicas",
+                            "labelSelectorPath": ".status.hpaPodSelector",
+                        },
+                    },
                     "schema": {
                         "openAPIV3Schema": {
                             "type": "object",
@@ -63,6 +70,31 @@ def leader_worker_sets() -> JSON:
                                 }
                             },
                         },
+                    },
+                }
+            ],
+        },
+    }
+
+
+def scaled_objects() -> JSON:
+    """The definition of ScaledObject (kedacore/keda)."""
+    return published("scaledobjects") or {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "scaledobjects.keda.sh"},
+        "spec": {
+            "group": "keda.sh",
+            "names": {"kind": "ScaledObject", "plural": "scaledobjects", "singular": "scaledobject"},
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": "v1alpha1",
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "schema": {
+                        "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
                     },
                 }
             ],

@@ -13,7 +13,7 @@ import msgspec
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.revision import revision_of
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
-from slipstream_core.manifest.table import Backend, CanaryRoute, Route, compile_route
+from slipstream_core.manifest.table import CanaryRoute, Route, compile_route
 
 
 def canary_status_of(raw_status: Mapping[str, Any] | None) -> CanaryStatus | None:
@@ -31,8 +31,7 @@ def canary_route(
     """The route of the version `new` of the pair in `serving`, with its servers at `endpoints`. None while it gets no
     requests.
 
-    Policy, standing and kill switch are those of the serving version. So is the API key, which the permissions of the
-    namespace were checked for.
+    Policy, standing and kill switch are those of the serving version.
     """
     status = canary_status_of(raw_status)
     if new is None or status is None or status.phase is not CanaryPhase.COMPARING or not status.share:
@@ -49,15 +48,4 @@ def canary_route(
     )
     if not route.plain.endpoints:
         return None
-    key = serving.plain.api_key_env
-    route = msgspec.structs.replace(
-        route,
-        plain=_with_key(route.plain, key),
-        speculative=None if route.speculative is None else _with_key(route.speculative, key),
-        fallback=serving.fallback,
-    )
     return CanaryRoute(route=route, revision=status.revision, share=status.share)
-
-
-def _with_key(backend: Backend, api_key_env: str | None) -> Backend:
-    return msgspec.structs.replace(backend, api_key_env=api_key_env)

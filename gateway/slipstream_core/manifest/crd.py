@@ -50,6 +50,8 @@ class _Kind(NamedTuple):
     plural: str
     short: str
     columns: tuple[Column, ...]
+    scale: Mapping[str, str] | None = None
+    """The paths of the subresource `scale`; None: the kind has none."""
 
 
 _STATE = Column("State", ".status.state", "State of the object in one word.")
@@ -95,6 +97,11 @@ _KINDS = (
             *_REACH,
             _AGE,
         ),
+        scale={
+            "specReplicasPath": ".spec.serving.replicas",
+            "statusReplicasPath": ".status.replicas.current",
+            "labelSelectorPath": ".status.selector",
+        },
     ),
     _Kind(
         item=SpeculationPolicy,
@@ -129,7 +136,7 @@ def _definition(kind: _Kind) -> dict[str, Any]:
         "name": VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
+        "subresources": {"status": {}} if kind.scale is None else {"status": {}, "scale": dict(kind.scale)},
         "additionalPrinterColumns": [_column(column) for column in kind.columns],
         "schema": {"openAPIV3Schema": _root(kind)},
     }

@@ -10,10 +10,12 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 PART_OF_SLIPSTREAM = "slipstream"
 OPERATOR = "slipstream-operator"
 PAIR_LABEL = "slipstream.dev/pair"
+REVISION_LABEL = "slipstream.dev/revision"
 RELEASE_LABEL = "slipstream.dev/release"
 GRPC_PORT_NAME = "grpc"
 HTTP_PORT_NAME = "http"
 
+CANARY_PREFIX = "canary-"
 _LONGEST = 63  # a DNS label, as Kubernetes requires of a Service's name
 _LONGEST_GROUP = 40
 _DIGEST_CHARS = 8
@@ -29,10 +31,10 @@ def child_name(pair: str) -> str:
     return name if len(name) <= _LONGEST else _shortened(name)
 
 
-def canary_name(pair: str) -> str:
-    """The name of the children of a new revision of `pair` that is compared with the serving one. Other children's
-    names begin with `slipstream-`, so none of them has this one."""
-    name = f"canary-{child_name(pair)}"
+def canary_name(pair: str, revision: str) -> str:
+    """The name of the children of `revision`, a new one of `pair` that is compared with the serving one. Other
+    children's names begin with `slipstream-`, so none of them has this one."""
+    name = f"{CANARY_PREFIX}{revision[:_DIGEST_CHARS]}-{child_name(pair)}"
     return name if len(name) <= _LONGEST else _shortened(name)
 
 

@@ -8,6 +8,7 @@ from decimal import Decimal
 import msgspec
 
 from slipstream_core.manifest.addresses import check_address
+from slipstream_core.manifest.autoscaling import Autoscaling
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.engines import (
     Arms,
@@ -63,6 +64,7 @@ def check_pair(spec: ModelPairSpec) -> Iterator[Problem]:
                 yield Problem("spec.draft.kind", f"{spec.draft.kind} is for engine kind vllm")
             if spec.serving is not None:
                 yield from _check_one_gpu(spec.serving)
+                yield from _check_cache_usage(spec.serving.autoscaling)
         case VllmEngine() as engine:
             yield from _check_vllm(spec, engine)
         case ExternalEngine(arms=arms):
@@ -138,6 +140,12 @@ def _check_one_gpu(serving: Serving) -> Iterator[Problem]:
         if getattr(serving, name) > 1:
             message = f"must be at most 1: Slipstream's engine uses one GPU, got {getattr(serving, name)}"
             yield Problem(f"spec.serving.{name}", message)
+
+
+def _check_cache_usage(autoscaling: Autoscaling | None) -> Iterator[Problem]:
+    if autoscaling is not None and autoscaling.kv_cache_usage is not None:
+        message = f"is for engine kind vllm: Slipstream's engine has no paged cache, got {autoscaling.kv_cache_usage:g}"
+        yield Problem("spec.serving.autoscaling.kvCacheUsage", message)
 
 
 def _default(engine: VllmEngine, name: str) -> object:
@@ -237,6 +245,8 @@ def _check_serving(serving: Serving) -> Iterator[Problem]:
                 yield Problem(f"spec.serving.{field}.{name}", "is set by Slipstream, leave it out")
     yield from _check_resources(serving.resources)
     yield from _check_update(serving.update)
+    if serving.autoscaling is not None:
+        yield from _check_autoscaling(serving.autoscaling, serving.replicas)
 
 
 def _check_update(update: Update) -> Iterator[Problem]:
@@ -248,6 +258,15 @@ def _check_update(update: Update) -> Iterator[Problem]:
     elif not update.max_surge and not update.max_unavailable:
         message = "must be above 0 with maxSurge 0: otherwise no server can be replaced, got 0"
         yield Problem("spec.serving.update.maxUnavailable", message)
+
+
+def _check_autoscaling(autoscaling: Autoscaling, replicas: int | None) -> Iterator[Problem]:
+    if replicas is not None:
+        message = f"has no effect with spec.serving.autoscaling, leave one of them out, got {replicas}"
+        yield Problem("spec.serving.replicas", message)
+    if autoscaling.min_replicas > autoscaling.max_replicas:
+        message = f"must be at least minReplicas {autoscaling.min_replicas}, got {autoscaling.max_replicas}"
+        yield Problem("spec.serving.autoscaling.maxReplicas", message)
 
 
 def _check_variable(variable: EnvVar, path: str, earlier: Sequence[str]) -> Iterator[Problem]:

@@ -1,8 +1,9 @@
 """A gateway's report of the configuration that it has applied: a Lease of `coordination.k8s.io/v1` that it renews.
 
 The gateway writes it; the operator and `slipstream kill` read it. It is a Lease because Kubernetes' own nodes report
-their liveness that way: small, and without a kind of our own. Four annotations hold the applied generations, the
-servers that may not speculate, the unreachable servers, and the pairs that clients request.
+their liveness that way: small, and without a kind of our own. Five annotations hold the applied generations, the
+servers that may not speculate, the unreachable servers, the pairs that clients request, and the pairs whose requests
+wait for a server.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ APPLIED_ANNOTATION = "slipstream.dev/applied"
 WITHHELD_ANNOTATION = "slipstream.dev/withheld"
 UNREACHABLE_ANNOTATION = "slipstream.dev/unreachable"
 IN_USE_ANNOTATION = "slipstream.dev/in-use"
+WAITING_ANNOTATION = "slipstream.dev/waiting"
 # Shorter than the 30 s that `slipstream kill` waits by default, so that a dead gateway is recognised in time.
 RENEW_S = 8.0
 EXPIRES_S = 25
+LATELY_S = 60
+EVERY_PAIR = "*"
+"""Stands in `in_use` for the pairs that it has no room for."""
 
 _UID_DIGITS = 8  # enough to distinguish objects of one name; whole uids would halve the capacity of a report
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
@@ -55,7 +60,8 @@ class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     `applied_key`; an older gateway's report has bare `namespace/Kind/name`, without a uid. `withheld` holds the servers
     that may not speculate, by the `object_key` of their pair. `unreachable` holds the servers that do not answer, of
     pairs that name their servers; None: not checked yet. `in_use` are the pairs, by `object_key`, that clients have
-    requested within the last minute. It has no times, because clocks differ.
+    requested within `LATELY_S`. `waiting` are those of them with requests that wait for a first server. There are no
+    times, because clocks differ.
     """
 
     name: str
@@ -65,6 +71,7 @@ class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     withheld: Mapping[str, Sequence[WithheldServer]] = {}
     unreachable: Mapping[str, UnreachableServers] | None = None
     in_use: Sequence[str] = ()
+    waiting: Sequence[str] = ()
 
     def watches(self, namespace: str) -> bool:
         return not self.namespaces or namespace in self.namespaces
@@ -142,6 +149,7 @@ def report_lease(
             WITHHELD_ANNOTATION: msgspec.json.encode(report.withheld).decode(),
             UNREACHABLE_ANNOTATION: msgspec.json.encode(report.unreachable).decode(),
             IN_USE_ANNOTATION: msgspec.json.encode(report.in_use).decode(),
+            WAITING_ANNOTATION: msgspec.json.encode(report.waiting).decode(),
         },
     }
     if owners:
@@ -170,7 +178,8 @@ def read_report(lease: Mapping[str, Any]) -> GatewayReport | None:
             renewed=datetime.fromisoformat(spec["renewTime"]),
             withheld=_read_withheld(metadata["annotations"]),
             unreachable=_read_unreachable(metadata["annotations"]),
-            in_use=_read_in_use(metadata["annotations"]),
+            in_use=_read_pairs(metadata["annotations"], IN_USE_ANNOTATION),
+            waiting=_read_pairs(metadata["annotations"], WAITING_ANNOTATION),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
@@ -195,8 +204,8 @@ def _read_unreachable(annotations: Mapping[str, str]) -> dict[str, UnreachableSe
         return None
 
 
-def _read_in_use(annotations: Mapping[str, str]) -> tuple[str, ...]:
+def _read_pairs(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
     try:
-        return msgspec.json.decode(annotations.get(IN_USE_ANNOTATION, "[]"), type=tuple[str, ...])
+        return msgspec.json.decode(annotations.get(name, "[]"), type=tuple[str, ...])
     except (ValueError, RecursionError):
         return ()

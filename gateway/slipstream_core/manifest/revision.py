@@ -13,7 +13,7 @@ from slipstream_core.manifest.fingerprint import beyond_defaults, written_hash
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import Canary, Serving
 
-_NOT_STARTED_WITH = ("replicas", "update", "startup_seconds", "drain_seconds")
+_NOT_STARTED_WITH = ("replicas", "autoscaling", "update", "startup_seconds", "drain_seconds")
 """The fields of `serving` that servers are not started with, or that do not change their answers."""
 
 
@@ -23,7 +23,7 @@ def revision_of(pair: ModelPair) -> str:
     spec, serving = pair.spec, pair.spec.serving or Serving()
     defaults = {name: getattr(Serving(), name) for name in _NOT_STARTED_WITH}
     parts = (spec.target, spec.draft, spec.engine, msgspec.structs.replace(serving, **defaults))
-    return written_hash(spec.max_draft_tokens, _retry_token(pair), *map(beyond_defaults, parts))
+    return written_hash(spec.max_draft_tokens, *map(beyond_defaults, parts))
 
 
 def canary_of(pair: ModelPair) -> Canary | None:
@@ -33,19 +33,19 @@ def canary_of(pair: ModelPair) -> Canary | None:
 
 def needs_canary(new: ModelPair, serving: ModelPair) -> bool:
     """Whether `new` is compared with the version `serving` before it replaces it: it has another revision, and both are
-    started by the operator, with the same kind of engine and for the same model name, so that requests for the one can
-    go to the other."""
+    started by the operator, with the same kind of engine and the same key and for the same model name, so that requests
+    for the one can go to the other."""
     one, other = new.spec.engine, serving.spec.engine
     return (
         canary_of(new) is not None
         and isinstance(one, SlipstreamEngine | VllmEngine)
         and isinstance(other, SlipstreamEngine | VllmEngine)
         and (type(one), one.endpoints, other.endpoints) == (type(other), (), ())
+        and _api_key_env(one) == _api_key_env(other)
         and new.spec.model == serving.spec.model
         and revision_of(new) != revision_of(serving)
     )
 
 
-def _retry_token(pair: ModelPair) -> str | None:
-    canary = canary_of(pair)
-    return None if canary is None else canary.retry_token
+def _api_key_env(engine: SlipstreamEngine | VllmEngine) -> str | None:
+    return engine.api_key_env if isinstance(engine, VllmEngine) else None

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from slipstream_core.manifest.autoscaling import Autoscaling
+
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 
@@ -109,6 +111,10 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "the same target. A tenth of the answers is decoded again and compared, as far as they are comparable.",
         ),
     ] = 0.5
+    timeout_seconds: Annotated[
+        int,
+        Meta(ge=60, le=2_592_000, description="Maximum duration of the comparison; then the revision is rolled back."),
+    ] = 86_400
     retry_token: Annotated[
         Annotated[str, Meta(max_length=256)] | None,
         Meta(description="Any text; a change tries a revision again that was rolled back."),
@@ -153,7 +159,13 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     replicas: Annotated[
         Annotated[int, Meta(ge=0, le=1000)] | None,
-        Meta(description="Number of servers. Default: one at first, then left to an autoscaler."),
+        Meta(
+            description="Number of servers. Default: by autoscaling; without it one at first, then left to an "
+            "autoscaler of your own."
+        ),
+    ] = None
+    autoscaling: Annotated[
+        Autoscaling | None, Meta(description="Number of servers by the load, in place of replicas.")
     ] = None
     gpus: Annotated[
         int,
@@ -209,3 +221,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         int,
         Meta(ge=0, le=3600, description="Time that running answers may take to finish when a server is terminated."),
     ] = 120
+
+    @property
+    def scales_to_zero(self) -> bool:
+        """Whether no server runs while there are no requests, and gateways hold a request until one does."""
+        return self.autoscaling is not None and self.autoscaling.min_replicas == 0

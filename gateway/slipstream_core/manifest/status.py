@@ -97,6 +97,7 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ready: Annotated[int, Meta(ge=0, description="Ready servers.")] = 0
     desired: Annotated[int, Meta(ge=0, description="Desired servers.")] = 0
+    current: Annotated[int, Meta(ge=0, description="Servers that exist, ready or not.")] = 0
 
 
 class CanaryPhase(StrEnum):
@@ -116,6 +117,8 @@ class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The newest revision that is or was compared with the serving one."""
 
     revision: Annotated[str, Meta(max_length=64, description="The revision: a hash of its spec.")]
+    serving: Annotated[str, Meta(max_length=64, description="The revision that serves meanwhile.")] = ""
+    retry_token: Annotated[str | None, Meta(description="retryToken of the comparison.")] = None
     phase: Annotated[CanaryPhase, Meta(description="Phase of the revision.")]
     share: Annotated[float, Meta(ge=0, le=1, description="Share of the requests that its servers get.")] = 0.0
     since: Annotated[str, Meta(max_length=64, description="Start of the phase.")] = ""
@@ -140,6 +143,13 @@ class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     accept: Annotated[str, Meta(max_length=32, description="Acceptance rate over all classes.")] = ""
     p95: Annotated[str, Meta(max_length=32, description="p95 of the end-to-end latency of speculative answers.")] = ""
     replicas: Annotated[Replicas, Meta(description="Servers of the pair.")] = Replicas()
+    selector: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="Label selector of the pair's servers, for autoscalers; empty: the operator runs none.",
+        ),
+    ] = ""
     last_request_time: Annotated[
         Time | None, Meta(description="Time of the last client request, to the minute; null: unknown.")
     ] = None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from slipstream_core.manifest.autoscaling import Autoscaling
 from slipstream_core.manifest.engines import (
     ExternalArm,
     ExternalEngine,
@@ -174,6 +175,11 @@ _PAIR = (
         f"self.engine.kind != 'vllm' || !has(self.serving) || {_GPUS} != 0 || {_USED} % {_NODES} == 0",
         "serving.nodes must divide the processes of vLLM: engine.tensorParallelSize times engine.pipelineParallelSize",
     ),
+    Rule(
+        "self.engine.kind != 'slipstream' || !has(self.serving) || !has(self.serving.autoscaling) || "
+        "!has(self.serving.autoscaling.kvCacheUsage)",
+        "serving.autoscaling.kvCacheUsage is for engine kind vllm: Slipstream's engine has no paged cache",
+    ),
     _absent("engine.plain", "!has(self.draft) || self.draft.kind != 'none'", "with draft kind none"),
     Rule(
         f"!has(self.engine.plain) || {_NO_ENDPOINTS} || !self.engine.plain.endpoints.exists(address, address in "
@@ -258,6 +264,14 @@ _SERVING = (
             f"{field} must have none that Slipstream sets",
         )
         for field in ("labels", "annotations")
+    ),
+    _absent("replicas", "!has(self.autoscaling)", "with autoscaling"),
+)
+
+_AUTOSCALING = (
+    Rule(
+        f"{_or('self.minReplicas', str(_default(Autoscaling, 'minReplicas')))} <= self.maxReplicas",
+        "maxReplicas must be at least minReplicas",
     ),
 )
 
@@ -347,6 +361,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     EnvVar: _ENV_VAR,
     Serving: _SERVING,
     Update: _UPDATE,
+    Autoscaling: _AUTOSCALING,
     SpeculationPolicySpec: _POLICY,
     Thresholds: _THRESHOLDS,
     ClassRule: _CLASS,

@@ -21,6 +21,7 @@ from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.fleet import ConfigurationSource, Departures, Fleet
 from slipstream_gateway.fleet.snapshot import ReplicaKey
 from slipstream_gateway.request.answers import Answers
+from slipstream_gateway.request.cold_start import ColdStarts
 from slipstream_gateway.request.decider import Decider
 from slipstream_gateway.request.dispatch import Dispatcher
 from slipstream_gateway.request.observations import MemoryStore, Outcomes
@@ -90,6 +91,7 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
     resumptions = Resumptions(fleet=fleet, retries=retries, deadlines=settings.deadlines)
     dispatcher = Dispatcher(
         fleet=fleet,
+        cold_starts=ColdStarts(fleet, max_held=settings.limits.max_queued),
         admission=admission,
         decider=Decider(classifier=classifier(settings), learner=learner),
         answers=Answers(resumptions=resumptions, deadlines=settings.deadlines, parity=parity, recorders=recorders),

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
 import msgspec
 from slipstream_core.errors import UpstreamError
+from slipstream_core.manifest.reports import LATELY_S
 from slipstream_core.manifest.table import Backend, Route, RoutingTable
 from slipstream_core.settings import HealthSettings
 
@@ -55,20 +58,28 @@ class ConfigurationSource(Protocol):
     ) -> None: ...
 
 
-LATELY_S = 60.0
-
-
 class PairUse:
-    """The running requests of each pair, and the time at which its last one ended, by the pair's key. `clock` is
-    monotonic, in seconds."""
+    """The running requests of each pair, the time at which its last one ended, and its requests that wait for a first
+    server, by the pair's key. `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._running: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()
         self._seen_s: dict[str, float] = {}
+        self._watchers: list[Callable[[], None]] = []
 
-    def begin(self, pair: str) -> None:
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Calls `call` whenever a pair that scales to zero gets into use, and when its first request begins to wait or
+        its last one stops. It must be quick and must not raise."""
+        self._watchers.append(call)
+
+    def begin(self, pair: str, *, announced: bool = False) -> None:
+        """Counts the start of a request. `announced`: a first use after a pause calls the watchers."""
+        is_new = announced and pair not in self._running and not self._is_recent(pair)
         self._running[pair] += 1
+        if is_new:
+            self._announce()
 
     def end(self, pair: str) -> None:
         self._running[pair] -= 1
@@ -76,15 +87,41 @@ class PairUse:
             del self._running[pair]
         self._seen_s[pair] = self._clock()
 
+    @contextmanager
+    def held(self, pair: str) -> Iterator[None]:
+        """While the context is open, a request waits for a first server. It counts as running."""
+        self._held[pair] += 1
+        self.begin(pair)
+        if self._held[pair] == 1:
+            self._announce()
+        try:
+            yield
+        finally:
+            self.end(pair)
+            self._held[pair] -= 1
+            if not self._held[pair]:
+                del self._held[pair]
+                self._announce()
+
+    def waiting(self) -> Mapping[str, int]:
+        """The number of requests that wait for a first server, by pair."""
+        return self._held
+
     def running(self, pair: str) -> int:
         """The number of running requests of the pair."""
         return self._running[pair]
 
     def lately(self) -> frozenset[str]:
         """The pairs with a running request, or with one that ended within `LATELY_S`."""
-        since_s = self._clock() - LATELY_S
-        self._seen_s = {pair: seen_s for pair, seen_s in self._seen_s.items() if seen_s >= since_s}
+        self._seen_s = {pair: seen_s for pair, seen_s in self._seen_s.items() if self._is_recent(pair)}
         return frozenset(self._running) | frozenset(self._seen_s)
+
+    def _is_recent(self, pair: str) -> bool:
+        return self._clock() - self._seen_s.get(pair, -math.inf) <= LATELY_S
+
+    def _announce(self) -> None:
+        for call in self._watchers:
+            call()
 
 
 _HEALTH = HealthSettings()
@@ -185,7 +222,16 @@ class Fleet:
         speculative = self._pool(route.speculative, keys, speculative=True) if route.speculative is not None else None
         fallback = self._pool(route.fallback, keys, speculative=False) if route.fallback is not None else None
         canary = None if route.canary is None else self._serve(route.canary.route, None)
-        return ServedRoute(route, plain, speculative, frozenset(keys), fallback, canary)
+        serving = route.pair.spec.serving
+        return ServedRoute(
+            route,
+            plain,
+            speculative,
+            frozenset(keys),
+            fallback,
+            canary,
+            scales_to_zero=serving is not None and serving.scales_to_zero,
+        )
 
     def _pool(self, backend: Backend, keys: set[ReplicaKey], *, speculative: bool) -> Pool:
         replicas = []

@@ -34,7 +34,8 @@ class ReplicaKey(NamedTuple):
 
 class ServedRoute(NamedTuple):
     """A route with the replicas of its arms; `keys` has the keys of all of them. `speculative` None: the pair has no
-    draft. `fallback` has the replicas of `Route.fallback`, `canary` those of `Route.canary`."""
+    draft. `fallback` has the replicas of `Route.fallback`, `canary` those of `Route.canary`. `scales_to_zero`: the pair
+    may have no server, and its requests then wait for one."""
 
     route: Route
     plain: Pool
@@ -42,6 +43,7 @@ class ServedRoute(NamedTuple):
     keys: frozenset[ReplicaKey]
     fallback: Pool | None = None
     canary: ServedRoute | None = None
+    scales_to_zero: bool = False
 
 
 class Snapshot:

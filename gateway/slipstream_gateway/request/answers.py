@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
+import msgspec
 from slipstream_core.errors import (
     Overloaded,
     RequestError,
@@ -21,7 +22,7 @@ from slipstream_core.settings import Deadlines
 from slipstream_core.types import Arm, Decision
 
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.call import Call, observe, without_new_revision
+from slipstream_gateway.request.call import Call, observe
 from slipstream_gateway.request.candidates import (
     Attempt,
     Candidate,
@@ -32,7 +33,7 @@ from slipstream_gateway.request.candidates import (
 )
 from slipstream_gateway.request.causes import cause_of, error_type
 from slipstream_gateway.request.deadlines import LateError, upstream_late, upstream_stalled
-from slipstream_gateway.request.journal import journal_of
+from slipstream_gateway.request.journal import journal_of, same_target
 from slipstream_gateway.request.outcome import Recorder
 from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.request.resume import Resumptions
@@ -59,7 +60,7 @@ class Answers:
         async with aclosing(self._candidates(call, decision, served)) as candidates:
             async for candidate in candidates:
                 attempt = _begin(call, candidate)
-                call.timer.probe(*self._probed(candidate))
+                call.timer.probe(*self._probed(candidate, call, served))
                 try:
                     if not call.request.stream:
                         whole = await self._complete(call, attempt, candidate.served)
@@ -69,7 +70,7 @@ class Answers:
                             yield piece
                         return
                     stream = await self._open(call, attempt, candidate.served)
-                    patience_s, late = self._patience(candidate, call)
+                    patience_s, late = self._patience(candidate, call, served)
                     timer, journal = call.timer, call.journal
                     is_probed = journal is not None  # a stream that cannot resume has nothing to gain from a probe
                     while True:
@@ -87,7 +88,9 @@ class Answers:
                     await attempt.close()
                     self._failed(call, attempt, exc)
                 except RequestError as exc:
-                    if call.stream is not None or call.committed is None:
+                    if candidate.decision.revision and not call.has_begun:
+                        call.refused = call.observation  # by a new revision; the serving one may accept it
+                    elif call.stream is not None or call.committed is None:
                         raise
                     await attempt.close()  # a server refused to continue the answer
                     self._failed(call, attempt, exc)
@@ -99,13 +102,15 @@ class Answers:
         resumptions. Raises the error of the call when no server is left."""
         retries, broken = self._resumptions.retries, None
         spared: list[Replica] = []
+        is_free = False
         is_killed = self._resumptions.is_killed
         for candidate in _first_candidates(call, decision, served, lambda: is_killed(call.pair), spared):
             if call.failure is not None and (
-                call.context.carrier is not None or call.timer.over or not retries.allow()
+                call.context.carrier is not None or call.timer.over or not (is_free or retries.allow())
             ):
                 break
             yield candidate
+            is_free = bool(candidate.decision.revision)  # their number is bounded by the share of the new revision
             if call.has_begun:
                 broken = candidate
                 break
@@ -190,22 +195,20 @@ class Answers:
             carrier=context.carrier,
         )
 
-    def _probed(self, candidate: Candidate) -> tuple[Replica | None, float]:
+    def _probed(self, candidate: Candidate, call: Call, served: ServedRoute) -> tuple[Replica | None, float]:
         """The server to probe during waits, and the time for a probe in seconds. A server is probed only if it answers
         probes and another server could take over."""
         replica = candidate.replica
-        if replica.upstream.answers_probes and has_elsewhere(candidate.served, replica):
+        if replica.upstream.answers_probes and _has_elsewhere(candidate, call, served):
             return replica, self._deadlines.stall_s
         return None, math.inf
 
-    def _patience(self, candidate: Candidate, call: Call) -> tuple[float, LateError]:
+    def _patience(self, candidate: Candidate, call: Call, served: ServedRoute) -> tuple[float, LateError]:
         """The maximum silence of a stream in seconds, and the error after it. The time is short if the stream can
         resume on another server and silence is the only sign of a server that hangs."""
         deadlines, replica = self._deadlines, candidate.replica
         stalls = (
-            call.journal is not None
-            and not replica.upstream.answers_probes
-            and has_elsewhere(candidate.served, replica)
+            call.journal is not None and not replica.upstream.answers_probes and _has_elsewhere(candidate, call, served)
         )
         if stalls and deadlines.stall_s < deadlines.between_chunks_s:
             return deadlines.stall_s, upstream_stalled
@@ -230,14 +233,22 @@ class Answers:
             call.spent, call.stream = call.usage, None
 
 
+def _has_elsewhere(candidate: Candidate, call: Call, served: ServedRoute) -> bool:
+    """Whether another server could take over from that of `candidate`. From one of a new revision those of `served`
+    can, after the first byte only if the target is the same."""
+    if candidate.decision.revision and (not call.has_begun or same_target(candidate.served.route, served.route)):
+        return bool(served.plain.replicas)
+    return has_elsewhere(candidate.served, candidate.replica)
+
+
 def _first_candidates(
     call: Call, decision: Decision, served: ServedRoute, is_killed: IsKilled, spared: Sequence[Replica]
 ) -> Iterator[Candidate]:
-    """The servers for the first byte: those of a new revision first, if the draw sends the request there. If none of
-    them takes it, that is a failure of the revision, and the answer is an ordinary one of the serving revision."""
+    """The servers for the first byte: one of a new revision first, if the draw sends the request there. If it does not
+    give the answer, the answer is an ordinary one of the serving revision, and counts for neither."""
     if call.observation is not None and call.observation.canary:
         yield from canary_candidates(served, decision, call.request, is_killed)
-        call.observation = without_new_revision(call, served, decision)
+        call.observation = msgspec.structs.replace(call.observation, revision="", canary=False)
     yield from first_candidates(served, decision, call.request, is_killed, spared)
 
 

@@ -6,17 +6,16 @@ import time
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-import msgspec
 from slipstream_core.errors import SlipstreamError
+from slipstream_core.observation import ALSO_FAILURES
 from slipstream_core.types import ANONYMOUS, Arm, Caller, Decision, GenerationRequest
 
 from slipstream_gateway.decide.route import NO_DRAWS
-from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.candidates import Attempt
 from slipstream_gateway.request.causes import FAILURES
 from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.request.journal import Journal
-from slipstream_gateway.request.observations import ALONE, PendingObservation, Times
+from slipstream_gateway.request.observations import PendingObservation, Times
 from slipstream_gateway.request.outcome import Outcome, Span
 from slipstream_gateway.upstreams.base import Committed, Piece, Stream, Tokens, Usage, joined
 from slipstream_gateway.upstreams.carrier import Carrier
@@ -55,14 +54,14 @@ class Call:
     counts the attempts on servers. `stream` is the running part of the answer, `spent` the usage of the parts before
     it. `failure` is the error of the last failed attempt. `journal` records the part of a stream that the client has;
     None: the stream cannot resume. `committed` is that part of an interrupted stream. `resumed` has the cause of each
-    interruption after which the stream resumed. `fingerprint` is that of the server that
-    began the answer. Times are by `time.perf_counter`.
+    interruption after which the stream resumed. `refused` is the observation of a request that a server of a new
+    revision has refused. `fingerprint` is that of the server that began the answer. Times are by `time.perf_counter`.
     """
 
     __slots__ = (
         "attempt", "attempts", "committed", "context", "decision", "draws", "entered_s", "failure", "fingerprint",
-        "finish_reasons", "first_s", "journal", "last_s", "observation", "pair", "request", "resumed", "server", "span",
-        "spent", "started_s", "status", "stream", "timer",
+        "finish_reasons", "first_s", "journal", "last_s", "observation", "pair", "refused", "request", "resumed",
+        "server", "span", "spent", "started_s", "status", "stream", "timer",
     )  # fmt: skip
 
     def __init__(self, request: GenerationRequest, context: Context, timer: CallTimer) -> None:
@@ -74,6 +73,7 @@ class Call:
         self.decision: Decision | None = None
         self.draws = NO_DRAWS
         self.observation: PendingObservation | None = None
+        self.refused: PendingObservation | None = None
         self.span: Span | None = None
         self.attempt: Attempt | None = None
         self.attempts = 0
@@ -150,26 +150,24 @@ class Call:
 
 
 _LENGTH = "length"
-_UNAVAILABLE = "upstream_unavailable"
+_REFUSED = "upstream_failed"
 
 
-def without_new_revision(call: Call, served: ServedRoute, decision: Decision) -> PendingObservation | None:
-    """The observation of `call` after no server of the new revision beside `served` has taken it. If none was up, that
-    is recorded; the failures of attempts have been."""
-    pending, canary = call.observation, served.route.canary
-    if pending is None or canary is None:
-        return pending
-    if not call.attempts:
-        pending.record(
-            decision=decision,
-            backend=canary.route.plain,
-            status=_UNAVAILABLE,
-            usage=_NOTHING,
-            times=call.times(),
-            batch=ALONE,
-            cut=False,
-        )
-    return msgspec.structs.replace(pending, revision="", canary=False)
+def observe_refusal(call: Call, times: Times) -> None:
+    """Records that a new revision has refused the request of `call`, which the serving one has answered: a failure of
+    the new one."""
+    pending = call.refused
+    if pending is None or call.status != "ok" or call.decision is None or call.attempt is None:
+        return
+    pending.record(
+        decision=call.decision,
+        backend=call.attempt.backend,
+        status=_REFUSED,
+        usage=_NOTHING,
+        times=times,
+        batch=call.attempt.batch,
+        cut=False,
+    )
 
 
 def observe(call: Call, attempt: Attempt, status: str, times: Times) -> None:
@@ -185,7 +183,8 @@ def observe(call: Call, attempt: Attempt, status: str, times: Times) -> None:
         return
     speculative, compared = decision.arm is Arm.SPECULATIVE, decision.arm is not Arm.PLAIN or bool(pending.revision)
     whole = call.attempts == 1 and usage.exact and not attempt.was_stopped
-    if not (whole and (usage.counted or not speculative)) and (not compared or status not in FAILURES):
+    is_failure = status in FAILURES or (bool(pending.revision) and status in ALSO_FAILURES)
+    if not (whole and (usage.counted or not speculative)) and not (compared and is_failure):
         return
     pending.record(
         decision=decision,

@@ -43,8 +43,8 @@ class _Arm(NamedTuple):
 def canary_candidates(
     served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: IsKilled
 ) -> Iterator[Candidate]:
-    """The available servers of the new revision beside `served`, each once. The servers of `served` take over from
-    them, so those that are known to be down are not tried. The draft of the new revision may be shorter."""
+    """The available server of the new revision beside `served` with the least work, if any. If it fails, the servers of
+    `served` take over. The draft of the new revision may be shorter."""
     canary = served.route.canary
     if canary is None or served.canary is None:
         return
@@ -52,14 +52,11 @@ def canary_candidates(
     decision = msgspec.structs.replace(
         decision, revision=canary.revision, draft_length=min(decision.draft_length, most)
     )
-    tried: list[Replica] = []
     for arm in _arms(served.canary, decision, request, is_killed_now):
-        while not _is_barred(arm, is_killed_now):
-            replica = arm.pool.pick(tried, arm.needs)
-            if replica is None or replica.ejected:
-                break
-            tried.append(replica)
+        replica = None if _is_barred(arm, is_killed_now) else arm.pool.pick((), arm.needs, is_needed=False)
+        if replica is not None:
             yield arm.at(replica)
+            return
 
 
 def first_candidates(

@@ -17,8 +17,9 @@ from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.request.answers import Answers
-from slipstream_gateway.request.call import Answer, Call, Context, observe
+from slipstream_gateway.request.call import Answer, Call, Context, observe, observe_refusal
 from slipstream_gateway.request.causes import error_type, rejection
+from slipstream_gateway.request.cold_start import ColdStarts
 from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.request.decider import Decider, Explanation, Judged
 from slipstream_gateway.request.observations import Outcomes, PendingObservation
@@ -35,6 +36,7 @@ class Dispatcher:
         self,
         *,
         fleet: Fleet,
+        cold_starts: ColdStarts,
         admission: Admission,
         decider: Decider,
         answers: Answers,
@@ -46,6 +48,7 @@ class Dispatcher:
         recorders: Sequence[Recorder],
     ) -> None:
         self._fleet = fleet
+        self._cold_starts = cold_starts
         self._admission = admission
         self._decider = decider
         self._answers = answers
@@ -69,7 +72,7 @@ class Dispatcher:
         """
         self._retries.deposit()
         place = await self._admit(call)
-        snapshot = self._enter(place)
+        snapshot = self._enter(call, place)
         try:
             served = _served(snapshot, call.request)
             decision = self._decide(call, served)
@@ -112,10 +115,14 @@ class Dispatcher:
         return Explanation(pair, self._decider.explain(request), judged.decision)
 
     async def _admit(self, call: Call) -> str:
-        """Acquires a place for the call at the pair that serves its model. Returns the pair's key."""
+        """Waits for the first server of a pair that scales to zero, and acquires a place for the call at the pair that
+        serves its model. Returns the pair's key."""
         context = call.context
         try:
-            pair = _served(self._fleet.current, call.request).route.pair.metadata.key
+            served = _served(self._fleet.current, call.request)
+            if not served.plain.replicas:
+                served = await self._cold_starts.served(lambda: _served(self._fleet.current, call.request), call.timer)
+            pair = served.route.pair.metadata.key
             if not self._admission.try_enter(pair):
                 await self._admission.enter(pair, context.caller, context.deadline_s)
         except SlipstreamError as exc:
@@ -124,14 +131,15 @@ class Dispatcher:
         call.entered_s = time.perf_counter()
         return pair
 
-    def _enter(self, place: str) -> Snapshot:
+    def _enter(self, call: Call, place: str) -> Snapshot:
         """The snapshot that the call uses to its end."""
         try:
             snapshot = self._fleet.enter()
         except BaseException:
             self._admission.leave(place)
             raise
-        self._fleet.use.begin(place)
+        served = snapshot.routes.get(call.request.model)
+        self._fleet.use.begin(place, announced=served is not None and served.scales_to_zero)
         return snapshot
 
     def _leave(self, call: Call, snapshot: Snapshot, place: str) -> None:
@@ -162,7 +170,9 @@ class Dispatcher:
         """The observation to record, None if the request must not be learnt from, and does not go to a new revision
         either. Several choices share their time, so the time of one is unknown. Only clients that may choose the mode
         may opt out of learning."""
-        request, route, canary = call.request, served.route, served.route.canary
+        request, route = call.request, served.route
+        # A proxy sends its request once, so a new revision that fails would fail the client.
+        canary = route.canary if call.context.carrier is None else None
         may_choose = route.policy is not None and route.policy.spec.allow_client_mode
         if request.choices > 1 or (may_choose and not request.learn):
             return None
@@ -191,6 +201,7 @@ class Dispatcher:
             call.span.end(outcome)
         if call.attempt is not None:
             observe(call, call.attempt, call.status, times)
+            observe_refusal(call, times)
 
 
 def _sample(call: Call) -> Sample:

@@ -127,7 +127,7 @@ class Times(NamedTuple):
     tpot_s: float | None
 
 
-ALONE = Batch(1.0, 0.0)
+_ALONE = Batch(1.0, 0.0)
 
 
 class PendingObservation(msgspec.Struct, frozen=True, eq=False):
@@ -200,7 +200,7 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
             status=PARITY,
             usage=Usage(),
             times=Times(time.perf_counter() - self.began_s, None, None),
-            batch=ALONE,
+            batch=_ALONE,
             cut=False,
             parity="match" if matched else "mismatch",
         )

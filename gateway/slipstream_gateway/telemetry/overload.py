@@ -26,6 +26,12 @@ MOST_SHOWN = 1000
 
 def observe_overload(meter: Meter, *, admission: Admission, retries: RetryBudget, fleet: Fleet) -> None:
     _observe_admission(meter, admission.snapshot)
+    gauge(
+        meter,
+        "slipstream.cold_start.waiting",
+        "Requests that wait for the first server of a pair that scales to zero.",
+        lambda: [(waiting, {"pair": pair}) for pair, waiting in fleet.use.waiting().items()],
+    )
     counter(
         meter,
         "slipstream.retries",

@@ -7,15 +7,17 @@ from typing import Any
 
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.revision import revision_of
 from slipstream_core.manifest.sources import EMBEDDED
 
+from slipstream_operator.children.autoscaler import autoscaler
 from slipstream_operator.children.budget import disruption_budget
 from slipstream_operator.children.deployment import deployment
 from slipstream_operator.children.identity import TRITON, VLLM, Owner, Software, child
 from slipstream_operator.children.leader_worker_set import leader_worker_set
 from slipstream_operator.children.network import network_policy
 from slipstream_operator.children.repository import repository_config_map
-from slipstream_operator.children.service import service
+from slipstream_operator.children.service import server_labels, service
 from slipstream_operator.types import KubeObject, ServingDefaults
 
 
@@ -51,28 +53,47 @@ def children_of(
     software = software_of(pair)
     if software is None:
         return ()
-    owner = Owner(
-        name=pair.metadata.name,
-        namespace=pair.metadata.namespace or "default",
-        uid=uid,
-        software=software,
-        canary=canary,
-    )
+    owner = _owner(pair, software, uid=uid, revision=revision_of(pair) if canary else "")
     config_map = repository_config_map(pair, owner) if software is TRITON else None
     repository = config_map["data"] if config_map is not None else None
+    workload = _workload(pair, owner, defaults=defaults, repository=repository, live=live)
     return (
         _service_account(owner),
         *((config_map,) if config_map is not None else ()),
         service(owner, leaders_only=is_group(pair)),
         disruption_budget(owner, api_version=defaults.pdb_api_version),
         *_network_policies(pair, owner, defaults),
-        _workload(pair, owner, defaults=defaults, repository=repository, live=live),
+        workload,
+        *_autoscalers(pair, owner, workload, defaults),
     )
 
 
 def is_group(pair: ModelPair) -> bool:
     """Whether each server of `pair` is a group of pods, one per node."""
     return pair.spec.serving is not None and pair.spec.serving.nodes > 1
+
+
+def lacks_kind(pair: ModelPair, defaults: ServingDefaults) -> bool:
+    """Whether the cluster has no kind for servers of several nodes, and `pair` needs it. Nothing is changed then."""
+    return is_group(pair) and not defaults.has_leader_worker_sets
+
+
+def selector_of(pair: ModelPair) -> str:
+    """The label selector of the servers of `pair`, one pod for each, as text; empty if it has none of its own."""
+    if (software := software_of(pair)) is None:
+        return ""
+    wanted = server_labels(_owner(pair, software, uid=""), leaders_only=is_group(pair))
+    return ",".join(f"{name}={value}" for name, value in wanted.items())
+
+
+def _owner(pair: ModelPair, software: Software, *, uid: str, revision: str = "") -> Owner:
+    return Owner(
+        name=pair.metadata.name,
+        namespace=pair.metadata.namespace or "default",
+        uid=uid,
+        software=software,
+        revision=revision,
+    )
 
 
 def _workload(
@@ -87,6 +108,16 @@ def _workload(
     if is_group(pair):
         return leader_worker_set(pair, owner, defaults=defaults, live=live)
     return deployment(pair, owner, defaults=defaults, repository=repository, live=live)
+
+
+def _autoscalers(
+    pair: ModelPair, owner: Owner, workload: KubeObject, defaults: ServingDefaults
+) -> tuple[dict[str, Any], ...]:
+    """None while the pair has no servers, because KEDA would start one."""
+    serving = pair.spec.serving
+    if serving is None or serving.autoscaling is None or serving.replicas == 0:
+        return ()
+    return (autoscaler(pair, owner, serving.autoscaling, workload=workload, defaults=defaults),)
 
 
 def _network_policies(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[dict[str, Any], ...]:

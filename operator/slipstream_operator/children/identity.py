@@ -15,6 +15,7 @@ from slipstream_core.manifest.naming import (
     PAIR_LABEL,
     PART_OF,
     PART_OF_SLIPSTREAM,
+    REVISION_LABEL,
     canary_name,
     child_name,
     label_value,
@@ -24,7 +25,6 @@ from slipstream_core.manifest.objects import API_VERSION
 from slipstream_operator.types import KubeObject
 
 NAME = "app.kubernetes.io/name"
-CANARY_SUFFIX = "-canary"
 
 
 class Software(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,30 +47,32 @@ VLLM = Software(name="vllm", ports={HTTP_PORT_NAME: 8000}, ready_path="/health",
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The ModelPair that children belong to, and the program of its servers. `canary`: they are those of a new revision
-    that is compared with the serving one."""
+    """The ModelPair that children belong to, and the program of its servers. `revision` is the new revision of servers
+    that are compared with the serving ones, empty for the latter."""
 
     name: str
     namespace: str
     uid: str
     software: Software
-    canary: bool = False
+    revision: str = ""
 
     @property
     def child_name(self) -> str:
-        return canary_name(self.name) if self.canary else child_name(self.name)
+        return canary_name(self.name, self.revision) if self.revision else child_name(self.name)
 
 
 def selector(owner: Owner) -> dict[str, str]:
     """The selector of the servers of `owner`. A Deployment's selector can never be changed, so it is minimal."""
-    name = f"slipstream-{owner.software.name}{CANARY_SUFFIX if owner.canary else ''}"
-    return {NAME: name, PAIR_LABEL: label_value(owner.name)}
+    name, pair = f"slipstream-{owner.software.name}", label_value(owner.name)
+    if not owner.revision:
+        return {NAME: name, PAIR_LABEL: pair}
+    return {NAME: f"{name}-canary", PAIR_LABEL: pair, REVISION_LABEL: owner.revision}
 
 
-def is_canary(item: KubeObject) -> bool:
-    """Whether a child or a pod is of a new revision that is compared with the serving one."""
-    labels = item["metadata"].get("labels") or {}
-    return str(labels.get(NAME, "")).endswith(CANARY_SUFFIX)
+def revision_label(item: KubeObject) -> str:
+    """The new revision that a child or a pod is of; empty for those of the serving one."""
+    found: str = (item["metadata"].get("labels") or {}).get(REVISION_LABEL, "")
+    return found
 
 
 def labels(owner: Owner) -> dict[str, str]:

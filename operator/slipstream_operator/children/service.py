@@ -22,10 +22,15 @@ def service(owner: Owner, *, leaders_only: bool = False) -> dict[str, Any]:
         owner,
         spec={
             "type": "ClusterIP",
-            "selector": selector(owner) | (LEADER if leaders_only else {}),
+            "selector": server_labels(owner, leaders_only=leaders_only),
             "ports": [
                 {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
                 for name, port in owner.software.ports.items()
             ],
         },
     )
+
+
+def server_labels(owner: Owner, *, leaders_only: bool) -> dict[str, str]:
+    """The labels of the pods that get requests: one for each server."""
+    return selector(owner) | (LEADER if leaders_only else {})

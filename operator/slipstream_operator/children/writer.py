@@ -15,7 +15,6 @@ from slipstream_core.manifest.naming import (
     OPERATOR,
     PAIR_LABEL,
     RELEASE_LABEL,
-    canary_name,
     child_name,
     group_name,
 )
@@ -71,9 +70,8 @@ class ChildWriter:
 
     def forget(self, pair: ObjectKey) -> None:
         """Drop the state of a deleted pair."""
-        roots = (child_name(pair.name), canary_name(pair.name))
-        names = [name for root in roots for name in (root, group_name(root))]
-        for key in [ObjectKey(kind, pair.namespace, name) for kind in CHILDREN for name in names]:
+        name = child_name(pair.name)
+        for key in [ObjectKey(kind, pair.namespace, each) for kind in CHILDREN for each in (name, group_name(name))]:
             self._settled.pop(key, None)
 
     async def _write(self, pair: KubeObject, child: KubeObject) -> bool:

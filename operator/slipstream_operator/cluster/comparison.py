@@ -35,11 +35,17 @@ def _has_items(live: Any, desired: Sequence[Any]) -> bool:
         return not desired
     if not isinstance(live, list):
         return False
-    keys = next((keys for keys in _ITEM_KEYS if desired and all(_identity(item, keys) for item in desired)), None)
+    keys = next((keys for keys in _ITEM_KEYS if desired and _tells_apart(keys, desired)), None)
     if keys is None:
         return len(live) == len(desired) and all(map(has, live, desired))
     known = {_identity(item, keys): item for item in live}
     return all(has(known.get(_identity(item, keys)), item) for item in desired)
+
+
+def _tells_apart(keys: tuple[str, ...], items: Sequence[Any]) -> bool:
+    """Whether all `items` have `keys`, each with other values."""
+    found = [_identity(item, keys) for item in items]
+    return None not in found and len(set(found)) == len(found)
 
 
 def _identity(item: Any, keys: tuple[str, ...]) -> tuple[Any, ...] | None:

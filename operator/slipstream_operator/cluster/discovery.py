@@ -8,10 +8,11 @@ import logging
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import KubeError
 
-from slipstream_operator.cluster.resources import LEADER_WORKER_SETS, PARENTS, Kind, Resource, resources
+from slipstream_operator.cluster.resources import FOREIGN, PARENTS, Kind, Resource, resources
 
 _RETRY_S = 2.0
 _PDB_VERSIONS = ("v1", "v1beta1")  # v1 came with Kubernetes 1.21
+_HPA_VERSIONS = ("v2", "v2beta2")  # v2 came with Kubernetes 1.23
 
 _logger = logging.getLogger(__name__)
 
@@ -22,8 +23,9 @@ async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
     while True:
         try:
             known = resources(
-                pdb_version=await _pdb_version(client),
-                has_leader_worker_sets=await client.find(LEADER_WORKER_SETS.root) is not None,
+                pdb_version=await _newest(client, "policy", _PDB_VERSIONS),
+                hpa_version=await _newest(client, "autoscaling", _HPA_VERSIONS),
+                foreign=[kind for kind in FOREIGN if await client.find(kind.root) is not None],
             )
             if not (missing := await _missing(client, known)):
                 return known
@@ -36,10 +38,11 @@ async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
         await asyncio.sleep(_RETRY_S)
 
 
-async def _pdb_version(client: KubeClient) -> str:
-    group = await client.find("/apis/policy")
-    served = {entry["version"] for entry in (group or {}).get("versions", ())}
-    return next((version for version in _PDB_VERSIONS if version in served), _PDB_VERSIONS[0])
+async def _newest(client: KubeClient, group: str, versions: tuple[str, ...]) -> str:
+    """The first of `versions` that the server has of `group`; the first of all if it has none of them."""
+    found = await client.find(f"/apis/{group}")
+    served = {entry["version"] for entry in (found or {}).get("versions", ())}
+    return next((version for version in versions if version in served), versions[0])
 
 
 async def _missing(client: KubeClient, known: dict[Kind, Resource]) -> list[str]:

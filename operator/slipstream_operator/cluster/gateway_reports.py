@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from slipstream_core.manifest.reports import (
+    EVERY_PAIR,
     EXPIRES_S,
     GatewayReport,
     Sighting,
@@ -18,7 +19,7 @@ from slipstream_core.manifest.reports import (
 from slipstream_core.manifest.status import GatewaysStatus
 
 from slipstream_operator.cluster.resources import ObjectKey
-from slipstream_operator.types import KubeObject
+from slipstream_operator.types import Demand, KubeObject
 
 DEAD_FOR_GOOD = timedelta(hours=1)
 _REQUESTS_KEPT = timedelta(hours=1)
@@ -111,6 +112,18 @@ class GatewayReports:
         late."""
         return self._last_request.get(str(key))
 
+    def demand_of(self, key: ObjectKey) -> Demand:
+        """The present use of that pair, by the gateways that `status_of` counts. The requests of a gateway that has
+        stopped reporting, but still exists, are unknown: the pair counts as in use."""
+        in_use = waiting = False
+        for lease, sighting in self._sightings.items():
+            report = sighting.report
+            if report.watches(key.namespace):
+                is_alive = lease in self._alive
+                in_use |= not is_alive or str(key) in report.in_use or EVERY_PAIR in report.in_use
+                waiting |= is_alive and str(key) in report.waiting
+        return Demand(in_use=in_use, waiting=waiting)
+
     def _note_life(self, key: ObjectKey, now: datetime) -> None:
         if self._sightings[key].is_alive(now):
             self._alive.add(key)
@@ -126,4 +139,5 @@ def _changed(old: GatewayReport, new: GatewayReport) -> set[str]:
     withheld = {pair for pair in pairs if old.withheld.get(pair) != new.withheld.get(pair)}
     before, after = old.unreachable or {}, new.unreachable or {}
     unreachable = {pair for pair in before.keys() | after.keys() if before.get(pair) != after.get(pair)}
-    return applied | withheld | unreachable | {*old.in_use} ^ {*new.in_use}
+    used = {*old.in_use} ^ {*new.in_use} | {*old.waiting} ^ {*new.waiting}
+    return applied | withheld | unreachable | used

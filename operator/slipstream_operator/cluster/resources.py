@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -23,6 +24,8 @@ class Kind(StrEnum):
     SERVICE_ACCOUNT = "ServiceAccount"
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
     NETWORK_POLICY = "NetworkPolicy"
+    HORIZONTAL_POD_AUTOSCALER = "HorizontalPodAutoscaler"
+    SCALED_OBJECT = "ScaledObject"
     POD = "Pod"
     LEASE = "Lease"
 
@@ -37,6 +40,8 @@ CHILDREN = (
     Kind.SERVICE_ACCOUNT,
     Kind.POD_DISRUPTION_BUDGET,
     Kind.NETWORK_POLICY,
+    Kind.HORIZONTAL_POD_AUTOSCALER,
+    Kind.SCALED_OBJECT,
 )
 
 
@@ -88,9 +93,19 @@ LEADER_WORKER_SETS = Resource(
 )
 
 
-def resources(*, pdb_version: str = "v1", has_leader_worker_sets: bool = False) -> dict[Kind, Resource]:
-    """Every kind by its name; `pdb_version` is the server's version of `policy`: v1, or v1beta1 before 1.21.
-    LeaderWorkerSets are another project's, and not in every cluster."""
+SCALED_OBJECTS = Resource(
+    kind=Kind.SCALED_OBJECT, group="keda.sh", version="v1alpha1", plural="scaledobjects", selector=CHILD_SELECTOR
+)
+FOREIGN = (LEADER_WORKER_SETS, SCALED_OBJECTS)
+"""Kinds of other projects, which not every cluster has."""
+
+
+def resources(
+    *, pdb_version: str = "v1", hpa_version: str = "v2", foreign: Iterable[Resource] = ()
+) -> dict[Kind, Resource]:
+    """Every kind by its name. The versions are the server's: `pdb_version` of `policy`, v1 or before Kubernetes 1.21
+    v1beta1; `hpa_version` of `autoscaling`, v2 or before 1.23 v2beta2. `foreign` are those of `FOREIGN` that the
+    cluster has."""
     group, version = API_VERSION.split("/")
     pods = f"{CHILD_SELECTOR},{PAIR_LABEL}"
     known = (
@@ -114,6 +129,13 @@ def resources(*, pdb_version: str = "v1", has_leader_worker_sets: bool = False) 
             plural="networkpolicies",
             selector=CHILD_SELECTOR,
         ),
+        Resource(
+            kind=Kind.HORIZONTAL_POD_AUTOSCALER,
+            group="autoscaling",
+            version=hpa_version,
+            plural="horizontalpodautoscalers",
+            selector=CHILD_SELECTOR,
+        ),
         Resource(kind=Kind.POD, group="", version="v1", plural="pods", selector=pods),
         Resource(
             kind=Kind.LEASE,
@@ -123,8 +145,7 @@ def resources(*, pdb_version: str = "v1", has_leader_worker_sets: bool = False) 
             selector=REPORT_SELECTOR,
         ),
     )
-    found = {resource.kind: resource for resource in known}
-    return {**found, Kind.LEADER_WORKER_SET: LEADER_WORKER_SETS} if has_leader_worker_sets else found
+    return {resource.kind: resource for resource in (*known, *foreign)}
 
 
 def watched(known: dict[Kind, Resource]) -> dict[Kind, Resource]:

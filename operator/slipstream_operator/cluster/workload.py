@@ -9,10 +9,10 @@ from slipstream_operator.cluster.resources import WORKLOADS, Kind, ObjectKey
 from slipstream_operator.types import KubeObject
 
 
-def workload_of(cache: ObjectCache, pair: ObjectKey, uid: str, *, canary: bool = False) -> KubeObject | None:
+def workload_of(cache: ObjectCache, pair: ObjectKey, uid: str, *, revision: str = "") -> KubeObject | None:
     """The workload of `pair`, whose object has the uid `uid`; None if there is none, or another owner has it.
-    `canary`: that of its new revision."""
-    name = canary_name(pair.name) if canary else child_name(pair.name)
+    `revision`: that of this new revision."""
+    name = canary_name(pair.name, revision) if revision else child_name(pair.name)
     names = {Kind.DEPLOYMENT: name, Kind.LEADER_WORKER_SET: group_name(name)}
     for kind in WORKLOADS:
         found = cache.get(ObjectKey(kind, pair.namespace, names[kind]))

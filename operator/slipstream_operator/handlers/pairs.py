@@ -10,12 +10,12 @@ import msgspec
 from slipstream_core.manifest.canary import canary_status_of
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.resources import ParsedResource
-from slipstream_core.manifest.revision import canary_of
+from slipstream_core.manifest.revision import canary_of, revision_of
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ModelPairStatus, SpeculationPolicyStatus
 from slipstream_core.manifest.versions import model_kept
 
-from slipstream_operator.children.identity import is_canary
+from slipstream_operator.children.identity import revision_label
 from slipstream_operator.children.writer import ChildWriter
 from slipstream_operator.cluster.cache import ObjectCache, key_of
 from slipstream_operator.cluster.gateway_reports import GatewayReports
@@ -71,13 +71,14 @@ class PairReconciler:
             KubeError: to be retried.
             ChildrenRejected: to be retried; the status already has the rejected children.
         """
-        plan = self._plan(key, raw, parsed)
+        facts = self._facts(key, self._statuses.prior(raw))
+        plan = self._plan(key, raw, parsed, facts)
         is_terminating = bool(raw["metadata"].get("deletionTimestamp"))  # its children are deleted with it
         if plan.children is not None and not is_terminating:
             done = await self._children.bring_about(raw, plan.children)
             if done.written or done.rejected != self._rejected.get(key, ()):
                 self._rejected[key] = done.rejected
-                plan = self._plan(key, raw, parsed)  # with the children as they are now
+                plan = self._plan(key, raw, parsed, facts)  # with the children as they are now
         look_again_s = await self._statuses.write(raw, plan.status)
         if look_again_s is None:
             self._events.post(raw, plan.notes)
@@ -99,15 +100,19 @@ class PairReconciler:
         self._children.forget(key)
         self._statuses.forget(key)
 
-    def _plan(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> PairPlan:
-        return self._decide(self._observe(key, raw, parsed), self._clock())
+    def _plan(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, facts: RevisionFacts | None) -> PairPlan:
+        return self._decide(self._observe(key, raw, parsed, facts), self._clock())
 
-    def _observe(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> Observed:
+    def _observe(
+        self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, facts: RevisionFacts | None
+    ) -> Observed:
         pair_key = parsed.pair_key or ""
         deployment = workload_of(self._cache, key, raw["metadata"]["uid"])
         policy = self._specs.policy_in_force(pair_key)
         policy_raw = None if policy is None else self._cache.get(policy)
-        status, pods = self._statuses.prior(raw), self._cache.pods_of(key)
+        status, pods, uid = self._statuses.prior(raw), self._cache.pods_of(key), raw["metadata"]["uid"]
+        newest = self._specs.parsed(key)
+        revision = "" if newest is None or newest.canary is None else revision_of(newest.canary)
         return Observed(
             raw={**raw, "status": status},
             last_good=self._specs.last_good(key),
@@ -115,18 +120,19 @@ class PairReconciler:
             ignored=parsed.ignored,
             rejected=self._rejected.get(key, ()),
             deployment=deployment,
-            pods=tuple(pod for pod in pods if not is_canary(pod)),
+            pods=tuple(pod for pod in pods if not revision_label(pod)),
             policy=None if policy_raw is None else read_status(policy_raw.get("status"), SpeculationPolicyStatus),
             policy_killed=bool(self._specs.killed_policies(pair_key)),
             gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0), raw["metadata"].get("uid")),
             withheld=self._gateways.withheld_of(key),
             unreachable=self._gateways.unreachable_of(key),
             last_request=self._gateways.last_request_of(key),
+            demand=self._gateways.demand_of(key),
             name=self._specs.name_claim(key),
             canary=ObservedCanary(
-                deployment=workload_of(self._cache, key, raw["metadata"]["uid"], canary=True),
-                pods=tuple(pod for pod in pods if is_canary(pod)),
-                facts=self._facts(key, status),
+                deployment=None if not revision else workload_of(self._cache, key, uid, revision=revision),
+                pods=tuple(pod for pod in pods if revision and revision_label(pod) == revision),
+                facts=facts,
             ),
             defaults=self._defaults,
         )

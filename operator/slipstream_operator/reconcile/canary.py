@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
+from slipstream_core.manifest.naming import CANARY_PREFIX
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.revision import canary_of, revision_of
 from slipstream_core.manifest.serving import Canary, Serving
@@ -14,8 +15,10 @@ from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ModelPair
 from slipstream_core.manifest.versions import Comparison
 
 from slipstream_operator.children import children_of
+from slipstream_operator.children.all import lacks_kind
 from slipstream_operator.children.deployment import progress_deadline_s
-from slipstream_operator.reconcile.pods import PodReason, restarts, worst_problem
+from slipstream_operator.children.hashes import weights_hash
+from slipstream_operator.reconcile.pods import PodReason, preflight_report, restarts, worst_problem
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
 from slipstream_operator.types import KubeObject, Note, Observed
 
@@ -42,15 +45,16 @@ def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Obser
     """The state of the new revision in `comparison`."""
     pair = comparison.new
     serving = pair.spec.serving or Serving()
-    seen, problem = observed.canary, worst_problem(observed.canary.pods)
+    seen, trouble = observed.canary, _trouble(pair, observed)
     case = CanaryCase(
         revision=revision_of(pair),
+        serving=revision_of(comparison.serving),
         canary=canary_of(pair) or Canary(),
         servers=CanaryServers(
             ready=_ready(seen.deployment),
             serving_ready=_ready(observed.deployment),
-            trouble="" if problem is None else problem.message,
-            is_hopeless=problem is not None and problem.reason in _CRASHES and restarts(seen.pods) >= _MOST_RESTARTS,
+            trouble=trouble.message,
+            is_hopeless=trouble.is_final,
             start_s=progress_deadline_s(serving),
         ),
         facts=seen.facts,
@@ -61,11 +65,34 @@ def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Obser
     return NewRevision(pair, status, look_again_s(status, case))
 
 
+class _Trouble(NamedTuple):
+    """Why the servers do not start; empty if nothing is known. `is_final`: they never will."""
+
+    message: str
+    is_final: bool
+
+
+def _trouble(pair: ModelPair, observed: Observed) -> _Trouble:
+    if lacks_kind(pair, observed.defaults):
+        return _Trouble("servers of several nodes need the kind LeaderWorkerSet, which the cluster lacks", True)
+    pods = observed.canary.pods
+    report = preflight_report(pods, weights_hash(pair))
+    if report is not None and report.tokenizer_compatible is False:
+        return _Trouble(report.message, True)
+    problem = worst_problem(pods)
+    if problem is None:
+        rejected = [str(one) for one in observed.rejected if CANARY_PREFIX in one.path]
+        return _Trouble("; ".join(rejected), False)
+    return _Trouble(problem.message, problem.reason in _CRASHES and restarts(pods) >= _MOST_RESTARTS)
+
+
 def serving_pair(pair: ModelPair, new: ModelPair) -> ModelPair:
-    """The serving version of a pair with the number of servers in its newest spec, which is not compared."""
-    serving = pair.spec.serving or Serving()
-    replicas = None if new.spec.serving is None else new.spec.serving.replicas
-    return _with_serving(pair, msgspec.structs.replace(serving, replicas=replicas))
+    """The serving version of a pair with the number of servers in its newest spec, unless an autoscaler of one of them
+    has it."""
+    old, newest = pair.spec.serving or Serving(), new.spec.serving or Serving()
+    if old.autoscaling is not None or newest.autoscaling is not None:
+        return pair
+    return _with_serving(pair, msgspec.structs.replace(old, replicas=newest.replicas))
 
 
 def canary_children(new: NewRevision, observed: Observed) -> tuple[KubeObject, ...]:

@@ -27,6 +27,7 @@ from slipstream_core.manifest.status import (
 from slipstream_core.manifest.versions import to_keep
 
 from slipstream_operator.children import children_of
+from slipstream_operator.children.all import lacks_kind, selector_of
 from slipstream_operator.reconcile import pair_conditions
 from slipstream_operator.reconcile.canary import canary_children, serving_pair
 from slipstream_operator.reconcile.deadline import group_deadline
@@ -35,6 +36,7 @@ from slipstream_operator.reconcile.pair_case import PairCase, pair_case
 from slipstream_operator.reconcile.pair_conditions import Finding, PairReason
 from slipstream_operator.reconcile.pair_notes import pair_notes
 from slipstream_operator.reconcile.pods import worst_problem
+from slipstream_operator.reconcile.scale_to_zero import OwnNumber, own_number, with_number
 from slipstream_operator.reconcile.usage import name_in_use
 from slipstream_operator.reconcile.withheld import speculation_available
 from slipstream_operator.status.conditions import Conditions, find
@@ -45,8 +47,8 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     """The plan for one pair. `now` has a time zone.
 
     While the newest spec is invalid, or waits until clients stop using the old model name, the last good spec counts.
-    The children then stay unchanged. They also stay unchanged while the pair has problems, such as a name or a claim
-    that another pair has.
+    The children then stay unchanged, but a pair that scales to zero still does. They also stay unchanged while the pair
+    has problems, such as a name or a claim that another pair has.
     """
     case = pair_case(observed, now)
     holder = None if case.pair is None or case.claim is None else name_holder(case.pair, case.claim, now)
@@ -56,14 +58,18 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
         case = msgspec.structs.replace(case, problems=(kept,))
     status = _status(case, holder)
     notes = pair_notes(case.prior, status, ignored=case.ignored)
-    children = None
-    is_usable = case.newest.item is not None or case.new is not None
-    if case.pair is not None and is_usable and not case.problems and not case.is_renamed_now:
-        children = None if pair_conditions.lacks_kind(case.pair, observed) else _children(case.pair, case)
-    return PairPlan(children=children, status=status, notes=notes, next_look_s=_next_look_s(case, status, holder))
+    children, number = None, OwnNumber(None)
+    if case.pair is not None and not case.problems and not case.is_renamed_now:
+        number = own_number(case.pair, observed, case.usage.last_request, status.conditions, now)
+        # A promotion takes effect once it is stored: the same evidence might not decide alike again.
+        is_settled = case.new is None or not case.new.is_promoted
+        if is_settled and (case.newest.item is not None or case.new is not None or number.replicas is not None):
+            children = None if lacks_kind(case.pair, observed.defaults) else _children(case.pair, case, number)
+    next_look_s = _next_look_s(case, status, holder, number)
+    return PairPlan(children=children, status=status, notes=notes, next_look_s=next_look_s)
 
 
-def _next_look_s(case: PairCase, status: ModelPairStatus, holder: NameHolder | None) -> float | None:
+def _next_look_s(case: PairCase, status: ModelPairStatus, holder: NameHolder | None, number: OwnNumber) -> float | None:
     if case.is_renamed_now:
         return 0.0
     looks = (
@@ -71,6 +77,7 @@ def _next_look_s(case: PairCase, status: ModelPairStatus, holder: NameHolder | N
         case.usage.next_look_s,
         look_for_name_s(case.prior.name_holder, holder, case.claim, case.now),
         _look_for_deadline_s(case, status),
+        number.next_look_s,
     )
     return min((look for look in looks if look is not None), default=None)
 
@@ -82,12 +89,12 @@ def _look_for_deadline_s(case: PairCase, status: ModelPairStatus) -> float | Non
     return max(0.0, (deadline - case.now).total_seconds()) if is_rolling and deadline is not None else None
 
 
-def _children(pair: ModelPair, case: PairCase) -> tuple[KubeObject, ...]:
+def _children(pair: ModelPair, case: PairCase, number: OwnNumber) -> tuple[KubeObject, ...]:
     """The children of the version in use, and of a new revision that is compared with it."""
-    observed, new = case.observed, case.new
+    observed, new, pair = case.observed, case.new, with_number(pair, number)
     uid = observed.raw["metadata"]["uid"]
     beside: tuple[KubeObject, ...] = ()
-    if new is not None and not new.is_promoted:
+    if new is not None:
         pair, beside = serving_pair(pair, new.pair), canary_children(new, observed)
     return (*children_of(pair, uid=uid, defaults=observed.defaults, live=observed.deployment), *beside)
 
@@ -97,7 +104,8 @@ def _canary(case: PairCase) -> CanaryStatus | None:
     if case.new is not None:
         return case.new.status
     before = case.prior.canary
-    return before if before is not None and before.phase in (CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK) else None
+    is_over = before is not None and before.phase in (CanaryPhase.PROMOTED, CanaryPhase.ROLLED_BACK)
+    return before if is_over or case.newest.item is None else None
 
 
 def _conditions_of(case: PairCase, replicas: Replicas) -> Iterator[tuple[ConditionType, Finding]]:
@@ -164,6 +172,7 @@ def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:
         accept=policy.accept,
         p95=policy.p95,
         replicas=replicas,
+        selector="" if case.pair is None else selector_of(case.pair),
         gateways=case.observed.gateways,
         last_request_time=case.usage.last_request_time,
         in_use=case.usage.in_use,

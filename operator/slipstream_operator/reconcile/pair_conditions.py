@@ -21,7 +21,7 @@ from slipstream_core.manifest.status import (
 )
 from slipstream_core.manifest.versions import GoodVersion, to_keep
 
-from slipstream_operator.children.all import has_servers, is_group
+from slipstream_operator.children.all import has_servers, is_group, lacks_kind
 from slipstream_operator.children.hashes import weights_hash
 from slipstream_operator.children.preflight import has_draft_model
 from slipstream_operator.reconcile.pods import PodProblem, PodReason, contents, preflight_report
@@ -35,7 +35,7 @@ class PairReason(StrEnum):
     """The reasons of a pair's conditions, in addition to those of `PodReason`.
 
     `Accepted`: Accepted (True); InvalidSpec, ModelNameInUse, ComparingRevision, RevisionRolledBack (False).
-    `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
+    `Ready`: MinimumReplicasReady, Idle and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
     ApiKeyNotGranted, Unresolved, NotManaged, KindMissing, EndpointsUnreachable, ChildrenRejected, ScaledToZero,
     NoReadyReplicas, or a pod's reason (False).
     `ResolvedRefs`: Resolved (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted, ApiKeyNotGranted, Unresolved,
@@ -64,6 +64,7 @@ class PairReason(StrEnum):
     UNRESOLVED = "Unresolved"
     CHILDREN_REJECTED = "ChildrenRejected"
     SCALED_TO_ZERO = "ScaledToZero"
+    IDLE = "Idle"
     NO_READY_REPLICAS = "NoReadyReplicas"
     RESOLVED = "Resolved"
     SAME_TOKENIZER = "SameTokenizer"
@@ -105,7 +106,11 @@ def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
     if live is None:
         asked = pair.spec.serving.replicas if pair is not None and pair.spec.serving is not None else None
         return Replicas(desired=1 if asked is None and pair is not None else asked or 0)
-    return Replicas(ready=count(live, "status", "readyReplicas"), desired=count(live, "spec", "replicas"))
+    return Replicas(
+        ready=count(live, "status", "readyReplicas"),
+        desired=count(live, "spec", "replicas"),
+        current=count(live, "status", "replicas"),
+    )
 
 
 def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Finding:
@@ -146,8 +151,14 @@ def ready(
     if rejected:
         return Finding("False", PairReason.CHILDREN_REJECTED, message)
     if observed.deployment is not None and replicas.desired == 0:
-        return Finding("False", PairReason.SCALED_TO_ZERO, "replicas is 0: no server runs")
+        return _without_servers(pair)
     return Finding("False", pod.reason if pod is not None else PairReason.NO_READY_REPLICAS, message)
+
+
+def _without_servers(pair: ModelPair) -> Finding:
+    if pair.spec.serving is not None and pair.spec.serving.scales_to_zero:
+        return Finding("True", PairReason.IDLE, "no server runs: the next request starts one")
+    return Finding("False", PairReason.SCALED_TO_ZERO, "replicas is 0: no server runs")
 
 
 def resolved_refs(
@@ -230,13 +241,8 @@ def _not_managed(pair: ModelPair) -> Finding | None:
     return Finding("False", PairReason.NOT_MANAGED, message)
 
 
-def lacks_kind(pair: ModelPair, observed: Observed) -> bool:
-    """Whether the cluster has no kind for servers of several nodes, and `pair` needs it. Nothing is changed then."""
-    return is_group(pair) and not observed.defaults.has_leader_worker_sets
-
-
 def _kind_missing(pair: ModelPair, observed: Observed) -> Finding | None:
-    if not lacks_kind(pair, observed):
+    if not lacks_kind(pair, observed.defaults):
         return None
     message = (
         "servers of several nodes need the kind LeaderWorkerSet (leaderworkerset.x-k8s.io/v1), which this cluster did "

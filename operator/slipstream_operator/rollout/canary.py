@@ -19,6 +19,7 @@ NOT_STARTED = "NotStarted"
 ERROR_RATE = "ErrorRate"
 PARITY = "ParityGuard"
 SLOWER = "SlowerThanServing"
+UNDECIDED = "Undecided"
 PROMOTE = "Promote"
 _CONTENT = frozenset({Verdict.PASS, Verdict.SHARED, Verdict.NOT_APPLICABLE})
 
@@ -35,10 +36,11 @@ class CanaryServers(NamedTuple):
 
 
 class CanaryCase(NamedTuple):
-    """The facts for a new revision `now`. `facts` is None without evidence. `has_same_target`: its greedy answers are
-    those of the serving revision."""
+    """The facts for a new revision `now`; `serving` is the one that serves. `facts` is None without evidence.
+    `has_same_target`: its greedy answers are those of the serving revision."""
 
     revision: str
+    serving: str
     canary: Canary
     servers: CanaryServers
     facts: RevisionFacts | None
@@ -47,10 +49,18 @@ class CanaryCase(NamedTuple):
 
 
 def advance(prior: CanaryStatus | None, case: CanaryCase) -> CanaryStatus:
-    """The state after at most one transition. `prior` is the last one, perhaps of another revision."""
-    if prior is None or prior.revision != case.revision:
-        status = CanaryStatus(revision=case.revision, phase=CanaryPhase.STARTING, since=rfc3339(case.now))
-        return msgspec.structs.replace(status, message=_starting(case))
+    """The state after at most one transition. `prior` is the last one, perhaps of another comparison. A promotion is
+    stored together with the version in effect, so a revision that is compared after its promotion is compared anew."""
+    if prior is None or not _is_of(prior, case):
+        status = CanaryStatus(
+            revision=case.revision,
+            serving=case.serving,
+            retry_token=case.canary.retry_token,
+            phase=CanaryPhase.STARTING,
+            since=rfc3339(case.now),
+            message=_starting(case),
+        )
+        return _started(status, case) if case.servers.is_hopeless else status
     if prior.phase is CanaryPhase.STARTING:
         return _started(prior, case)
     if prior.phase is CanaryPhase.COMPARING:
@@ -58,17 +68,27 @@ def advance(prior: CanaryStatus | None, case: CanaryCase) -> CanaryStatus:
     return prior
 
 
-def look_again_s(status: CanaryStatus | None, case: CanaryCase) -> float | None:
-    """When to look again without an event: at the end of the time that a start may take."""
-    if status is None or status.phase is not CanaryPhase.STARTING:
+def look_again_s(status: CanaryStatus, case: CanaryCase) -> float | None:
+    """When to look again without an event: at the end of the time that a start or a comparison may take, and at once
+    after a promotion."""
+    if status.phase is CanaryPhase.PROMOTED:
+        return 0.0
+    if status.phase is CanaryPhase.ROLLED_BACK:
         return None
-    return max((_start_end(status, case) - case.now).total_seconds(), 1.0)
+    return max((_end(status, case) - case.now).total_seconds(), 1.0)
+
+
+def _is_of(prior: CanaryStatus, case: CanaryCase) -> bool:
+    """Whether `prior` is the state of this comparison."""
+    known = (prior.revision, prior.serving, prior.retry_token)
+    is_same = known == (case.revision, case.serving, case.canary.retry_token)
+    return is_same and prior.phase is not CanaryPhase.PROMOTED
 
 
 def _started(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
     if case.servers.ready:
         return _comparing(prior, case, since=rfc3339(case.now))
-    if case.servers.is_hopeless or case.now >= _start_end(prior, case):
+    if case.servers.is_hopeless or case.now >= _end(prior, case):
         return _rolled_back(
             prior, case, NOT_STARTED, f"its servers did not start: {case.servers.trouble or 'no reason is known'}"
         )
@@ -79,7 +99,7 @@ def _compared(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
     facts = case.facts or RevisionFacts()
     if not case.servers.ready and case.servers.is_hopeless:
         return _rolled_back(prior, case, NOT_STARTED, f"its servers do not run any more: {case.servers.trouble}")
-    if (tripped := _trip(facts, case.canary)) is not None:
+    if (tripped := _trip(facts, case)) is not None:
         return _rolled_back(prior, case, *tripped)
     if _is_shown(facts, case):
         return _ended(
@@ -89,14 +109,17 @@ def _compared(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
             PROMOTE,
             f"it is not slower than the serving one: {_times(facts, case.canary)}",
         )
+    if case.now >= _end(prior, case):
+        return _rolled_back(prior, case, UNDECIDED, f"timeoutSeconds are over: {_times(facts, case.canary)}")
     return _comparing(prior, case, since=prior.since)
 
 
-def _trip(facts: RevisionFacts, canary: Canary) -> tuple[str, str] | None:
+def _trip(facts: RevisionFacts, case: CanaryCase) -> tuple[str, str] | None:
     """The rule and the reason of a rollback."""
+    canary = case.canary
     if facts.errors is Verdict.FAIL:
         return ERROR_RATE, f"{facts.error_rate or 0.0:.1%} of its requests failed, the limit is {canary.error_rate:.3g}"
-    if facts.parity is Verdict.FAIL:
+    if facts.parity is Verdict.FAIL and case.has_same_target:
         return PARITY, (
             f"{facts.parity_loss or 0.0:.1%} of its answers differ from those of the serving revision, the limit is "
             f"{canary.parity_loss:.3g}"
@@ -166,8 +189,11 @@ def _starting(case: CanaryCase) -> str:
     return f"its servers start{trouble}"[:1024]
 
 
-def _start_end(status: CanaryStatus, case: CanaryCase) -> datetime:
-    return (read_time(status.since) or case.now) + timedelta(seconds=case.servers.start_s)
+def _end(status: CanaryStatus, case: CanaryCase) -> datetime:
+    """The end of the time that the phase may take."""
+    is_starting = status.phase is CanaryPhase.STARTING
+    allowed_s = case.servers.start_s if is_starting else case.canary.timeout_seconds
+    return (read_time(status.since) or case.now) + timedelta(seconds=allowed_s)
 
 
 def _rounded(value: float | None) -> float | None:

@@ -178,6 +178,7 @@ class CollectedEvidence:
         self.close(key)
         if (rival := self._by_pair.get(pair_key)) is not None:
             self.close(rival.key)
+        self._comparisons.pop(pair_key, None)  # its outcomes are delivered again
         moment = read_time(created)
         begun_s = moment.timestamp() if moment is not None else -math.inf
         ledger = PolicyLedger(pair_key, spec, begun_s=begun_s)
@@ -235,12 +236,12 @@ class CollectedEvidence:
     def compare(self, key: ObjectKey, status: CanaryStatus, canary: Canary) -> RevisionFacts | None:
         """The facts about the new revision in `status` of the pair `key`. None while outcomes cannot be read.
 
-        The first call for a revision opens its ledger. Outcomes before the comparison began do not count. After a
-        restart of the operator, those count that the store still has.
+        The first call for a comparison opens its ledger. Outcomes before the comparison began do not count. After a
+        restart of the operator, only those count that are read from then on.
         """
         pair = f"{key.namespace}/{key.name}"
         known = self._comparisons.get(pair)
-        if known is None or (known.ledger.revision, known.ledger.canary) != (status.revision, canary):
+        if known is None or not known.ledger.is_of(status.revision, canary):
             moment = read_time(status.since)
             begun_s = self._clock_s() if moment is None else moment.timestamp()
             ledger = RevisionLedger(pair=pair, revision=status.revision, canary=canary, begun_s=begun_s)

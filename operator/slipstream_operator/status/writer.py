@@ -23,6 +23,7 @@ DISPUTE_OVER_S = 120.0
 
 _FIGURES = frozenset({"accept", "p95", "checkpoint", "lastRequestTime"})
 _CLASS_FIGURES = frozenset({"speculative", "control", "message"})
+_CANARY_FIGURES = frozenset({"samples", "change", "message"})
 _CONDITION_FIGURES = frozenset({"message"})
 
 _logger = logging.getLogger(__name__)
@@ -176,6 +177,8 @@ def _plain(status: ModelPairStatus | SpeculationPolicyStatus) -> dict[str, Any]:
 def _without_figures(status: dict[str, Any]) -> dict[str, Any]:
     """The part of a status that is written at once."""
     kept = {name: value for name, value in status.items() if name not in _FIGURES}
+    if isinstance(canary := kept.get("canary"), dict):
+        kept["canary"] = _without(canary, _CANARY_FIGURES)
     for name, figures in (("classes", _CLASS_FIGURES), ("conditions", _CONDITION_FIGURES)):
         if isinstance(items := kept.get(name), list):
             kept[name] = [_without(item, figures) for item in items]

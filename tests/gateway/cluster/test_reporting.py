@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from slipstream_core.kube.client import KubeClient
-from slipstream_core.manifest.reports import EXPIRES_S, REPORT_SELECTOR, read_report
+from slipstream_core.manifest.reports import EVERY_PAIR, EXPIRES_S, REPORT_SELECTOR, read_report
 from slipstream_core.settings import Pod
 from slipstream_gateway.sources.cluster.reporting import Reporter, report_name
 
@@ -157,3 +157,28 @@ def _condition(kind: str, status: str, message: str) -> dict[str, str]:
         "message": message,
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
+
+
+async def test_the_first_use_of_a_pair_that_scales_to_zero_is_reported_at_once(
+    space: Any, watch: Any, soon: Any
+) -> None:
+    """Else the operator could remove its servers just then."""
+    key = f"{space.name}/acme"
+    async with watch(space, renew_s=1000.0) as watched:
+        await soon(lambda: _report(space), "the report is written")
+        watched.fleet.use.begin(key, announced=True)
+        await soon(lambda: _report(space).in_use == (f"{space.name}/ModelPair/acme",), "it is in use")
+        watched.fleet.use.end(key)
+        with watched.fleet.use.held("other/pair"):
+            await soon(lambda: _report(space).waiting == ("other/ModelPair/pair",), "a request waits")
+        await soon(lambda: not _report(space).waiting, "no request waits")
+
+
+async def test_a_report_without_room_for_all_pairs_in_use_says_so(space: Any, watch: Any, soon: Any) -> None:
+    async with watch(space, renew_s=1000.0) as watched:
+        for number in range(200):
+            watched.fleet.use.begin(f"{'n' * 60}/{number:0100d}")
+        watched.fleet.use.begin("z/last", announced=True)
+        report = await soon(lambda: found if (found := _report(space)) and found.in_use else None, "they are in use")
+        assert report.in_use[-1] == EVERY_PAIR
+        assert 50 < len(report.in_use) < 200

@@ -26,6 +26,7 @@ from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.call import Context
+from slipstream_gateway.request.cold_start import ColdStarts
 from slipstream_gateway.request.decider import Decider
 from slipstream_gateway.request.dispatch import Dispatcher
 from slipstream_gateway.request.observations import MemoryStore, Outcomes
@@ -66,6 +67,7 @@ class Desk:
         resumptions = Resumptions(fleet=self.fleet, retries=retries, deadlines=deadlines)
         self.dispatcher = Dispatcher(
             fleet=self.fleet,
+            cold_starts=ColdStarts(self.fleet, max_held=0),
             admission=admission,
             decider=Decider(classifier=LinearClassifier(default_model()), learner=self.learner),
             answers=Answers(resumptions=resumptions, deadlines=deadlines, parity=self.parity, recorders=recorders),

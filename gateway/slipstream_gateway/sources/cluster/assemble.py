@@ -19,6 +19,7 @@ from slipstream_core.manifest.naming import canary_name, child_name
 from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.resolve import Resolution, kills_of, resolve
 from slipstream_core.manifest.resources import ParsedResource
+from slipstream_core.manifest.revision import revision_of
 from slipstream_core.manifest.standing import Standing, pair_status_of, standing_of
 from slipstream_core.manifest.status import Phase
 from slipstream_core.manifest.table import CanaryRoute, Route, RoutingTable, compile_route, table_of
@@ -193,9 +194,9 @@ class Assembler:
     def _canary(self, key: str, route: Route) -> CanaryRoute | None:
         """The new revision that the operator compares with that of `route`, once its servers are ready."""
         known = self._known[PAIRS, key]
-        return canary_route(
-            route, known.newest.canary, known.raw.get("status"), self._endpoints_of(_canary_service(key))
-        )
+        new = known.newest.canary
+        endpoints = () if new is None else self._endpoints_of(_canary_service(key, new))
+        return canary_route(route, new, known.raw.get("status"), endpoints)
 
     def _standing(self, pair: ModelPair, policy: SpeculationPolicy) -> Standing:
         key, known = pair.metadata.key, self._known[POLICIES, policy.metadata.key]
@@ -212,7 +213,9 @@ class Assembler:
                 self._policies_by_pair[resource.pair_key].add(key)
             elif resource.model is not None:
                 self._pairs_by_model[resource.model].add(key)
-                self._pair_by_service[_service(key)] = self._pair_by_service[_canary_service(key)] = key
+                self._pair_by_service[_service(key)] = key
+        if known.newest.canary is not None:
+            self._pair_by_service[_canary_service(key, known.newest.canary)] = key
         if known.newest.killed:
             self._killed[kind, key] = frozenset(r.pair_key for r in known.resources() if r.pair_key is not None)
         self._mark_all(kind, key)
@@ -228,7 +231,8 @@ class Assembler:
             elif resource.model is not None:
                 _discard(self._pairs_by_model, resource.model, key)
                 self._pair_by_service.pop(_service(key), None)
-                self._pair_by_service.pop(_canary_service(key), None)
+        if known.newest.canary is not None:
+            self._pair_by_service.pop(_canary_service(key, known.newest.canary), None)
         self._killed.pop((kind, key), None)
 
     def _mark_all(self, kind: str, key: str) -> None:
@@ -272,10 +276,10 @@ def _service(pair: str) -> str:
     return f"{namespace}/{child_name(name)}"
 
 
-def _canary_service(pair: str) -> str:
-    """The Service of the new revision of the pair `namespace/name`."""
+def _canary_service(pair: str, new: ModelPair) -> str:
+    """The Service of the revision of `new`, a new one of the pair `namespace/name`."""
     namespace, _, name = pair.rpartition("/")
-    return f"{namespace}/{canary_name(name)}"
+    return f"{namespace}/{canary_name(name, revision_of(new))}"
 
 
 def _discard(index: dict[str, set[str]], name: str, key: str) -> None:

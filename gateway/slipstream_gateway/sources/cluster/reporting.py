@@ -23,6 +23,7 @@ import msgspec
 from slipstream_core.kube.client import Json, KubeClient
 from slipstream_core.kube.errors import KubeError, KubeNotFound, KubeUnreachable
 from slipstream_core.manifest.reports import (
+    EVERY_PAIR,
     RENEW_S,
     GatewayReport,
     UnreachableServers,
@@ -35,15 +36,16 @@ COALESCE_S = 0.01
 _LONGEST_PAUSE_S = RENEW_S  # after an outage the report is renewed before the gateway counts as silent
 _DELETE_TIMEOUT_S = 2.0
 _MOST_BYTES = 180_000  # of applied generations: an object's annotations may have 256 KiB
-_MOST_IN_USE_BYTES = 20_000
+_MOST_IN_USE_BYTES = 16_000
+_MOST_WAITING_BYTES = 4_000
 _log = logging.getLogger(__name__)
 
 
 class Reporter:
     """Writes one Lease. `applied` gives the generation of every object by `manifest.reports.applied_key`, in the order
-    in which they changed; `withheld` the servers that may not speculate, `unreachable` those that do not answer and
-    `in_use` the pairs that clients ask for, as `GatewayReport` has them; `namespaces` are those that are watched, none
-    for all; `owner` is the pod that it goes with.
+    in which they changed; `withheld` the servers that may not speculate, `unreachable` those that do not answer,
+    `in_use` the pairs that clients ask for and `waiting` those whose requests wait, as `GatewayReport` has them;
+    `namespaces` are those that are watched, none for all; `owner` is the pod that it goes with.
 
     `reachable` is False while the server does not answer.
     """
@@ -58,6 +60,7 @@ class Reporter:
         withheld: Callable[[], Mapping[str, Sequence[WithheldServer]]],
         unreachable: Callable[[], Mapping[str, UnreachableServers] | None] = lambda: None,
         in_use: Callable[[], Sequence[str]] = tuple,
+        waiting: Callable[[], Sequence[str]] = tuple,
         owner: Pod | None = None,
         renew_s: float = RENEW_S,
         name: str | None = None,
@@ -72,6 +75,7 @@ class Reporter:
         self._withheld = withheld
         self._unreachable = unreachable
         self._in_use = in_use
+        self._waiting = waiting
         self._owners = () if owner is None else (_reference(owner),)
         self._renew_s = renew_s
         self._changed = asyncio.Event()
@@ -80,7 +84,7 @@ class Reporter:
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 
     def changed(self) -> None:
-        """Another generation was applied, or other servers answer."""
+        """Another generation was applied, other servers answer, or other pairs are asked for."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -141,7 +145,8 @@ class Reporter:
             renewed=datetime.now(UTC),
             withheld=self._withheld(),
             unreachable=self._unreachable(),
-            in_use=_fitting_names(self._in_use()),
+            in_use=_fitting_names(self._in_use(), _MOST_IN_USE_BYTES, rest=(EVERY_PAIR,)),
+            waiting=_fitting_names(self._waiting(), _MOST_WAITING_BYTES),
         )
         return report_lease(report, namespace=self._namespace, owners=self._owners)
 
@@ -176,7 +181,8 @@ def _fitting(applied: Mapping[str, int]) -> Mapping[str, int]:
     return fitting
 
 
-def _fitting_names(names: Sequence[str]) -> Sequence[str]:
-    """As many of the first names as fit into the report."""
+def _fitting_names(names: Sequence[str], most_bytes: int, *, rest: Sequence[str] = ()) -> Sequence[str]:
+    """As many of the first names as fit into the report, and `rest` if some do not."""
     sizes = accumulate(len(name) + 3 for name in names)
-    return tuple(name for name, size in zip(names, sizes, strict=True) if size <= _MOST_IN_USE_BYTES)
+    fitting = tuple(name for name, size in zip(names, sizes, strict=True) if size <= most_bytes)
+    return fitting if len(fitting) == len(names) else (*fitting, *rest)

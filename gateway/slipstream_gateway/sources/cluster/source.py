@@ -96,9 +96,11 @@ class ClusterSource:
             withheld=lambda: withheld_servers(fleet.current),
             unreachable=lambda: self._reachability.unreachable,
             in_use=lambda: [pair_object_key(pair) for pair in sorted(fleet.use.lately())],
+            waiting=lambda: [pair_object_key(pair) for pair in sorted(fleet.use.waiting())],
             owner=settings.pod,
             renew_s=renew_s,
         )
+        fleet.use.on_change(self._reporter.changed)
         self._reachability = Reachability(lambda: fleet.current, every_s=renew_s, changed=self._reporter.changed)
         self._writer = SnapshotWriter(settings.snapshot, self._view.snapshot) if settings.snapshot else None
         self._is_open = self._is_different = False
@@ -146,8 +148,9 @@ class ClusterSource:
         )
 
     def _without_servers(self) -> tuple[str, ...]:
-        routes = self._fleet.current.routes
-        return tuple(model for model, served in routes.items() if not served.plain.replicas)[:_MOST_NAMED]
+        routes = self._fleet.current.routes.items()
+        lacking = [model for model, served in routes if not served.plain.replicas and not served.scales_to_zero]
+        return tuple(lacking[:_MOST_NAMED])
 
     def _all(self) -> list[Reflector]:
         return [reflector for reflectors in self._reflectors.values() for reflector in reflectors]

@@ -36,11 +36,14 @@ class Pool:
         self._turn = 0
         self._sweep_s = clock() + _SWEEP_S
 
-    def pick(self, tried: Sequence[Replica] = (), needs: Capability | None = None) -> Replica | None:
+    def pick(
+        self, tried: Sequence[Replica] = (), needs: Capability | None = None, *, is_needed: bool = True
+    ) -> Replica | None:
         """The usable replica with the least work that is not in `tried` and has the capability that the request
         `needs`; ties rotate. None: no replica is left.
 
-        If all replicas of a plain arm are ejected, and none of them was tried, the one whose ejection ends first.
+        If all replicas of a plain arm are ejected, and none of them was tried, the one whose ejection ends first;
+        `is_needed` False: none, because other servers can take the request.
         """
         now_s = self._clock()
         if now_s >= self._sweep_s:
@@ -56,9 +59,9 @@ class Pool:
             cost = (replica.outstanding + 1) * breaker.drag
             if cost < least:
                 best, least = replica, cost
-        if best is None and not self._speculative and not any(replica in tried for replica in self.replicas):
-            return self.last_resort()
-        return best
+        if best is not None or self._speculative or not is_needed:
+            return best
+        return None if any(replica in tried for replica in self.replicas) else self.last_resort()
 
     def least_busy(self, needs: Capability | None = None) -> Replica | None:
         """The replica with the fewest requests in flight that could take the request now. None: there is none."""

@@ -200,6 +200,13 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         half = boundary(self.step.weight, confidence=confidence, tuned_for=tuned_for / 2.0)
         return self.step.change(self.step.difference + half * math.sqrt(self.variance / self.step.weight))
 
+    def lower_change(self, *, confidence: float, tuned_for: int) -> float | None:
+        """The lower bound of the step's change, under the conditions of `upper_change`."""
+        if self.step.n < FEWEST_BLOCKS:
+            return None
+        half = boundary(self.step.weight, confidence=confidence, tuned_for=tuned_for / 2.0)
+        return self.step.change(self.step.difference - half * math.sqrt(self.variance / self.step.weight))
+
     def _close(self) -> None:
         """End the block, and add its difference if it has answers of both arms."""
         fast, slow = self.speculative, self.control

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 from slipstream_core.manifest.rollout import Analysis, Thresholds
 from slipstream_core.manifest.serving import Canary
-from slipstream_core.observation import PARITY, Observation
+from slipstream_core.observation import ALSO_FAILURES, PARITY, Observation
 
 from slipstream_operator.rollout.analysis.facts import Verdict
 from slipstream_operator.rollout.analysis.guard import Guard
@@ -25,6 +25,8 @@ from slipstream_operator.rollout.analysis.record import NOT_APPLICABLE_AFTER, bl
 
 _ANALYSIS = Analysis()
 _FEWEST_REPLAYS = 10
+_REPLAYS_AWAITED = 10  # times `minSamples` answers, for a service of which few answers are comparable
+_CONFIDENCE_SLOWER = 0.999  # of a verdict on one class among many
 _ALARM_AT = math.log(_ANALYSIS.false_alarm_requests)
 
 
@@ -67,6 +69,10 @@ class RevisionLedger:
         self._guards = {metric: Guard() for metric in self._rules}
         self._classes: dict[str, PairedTimes] = {}
 
+    def is_of(self, revision: str, canary: Canary) -> bool:
+        """Whether this is the evidence about `revision` with the limits of `canary`."""
+        return revision == self.revision and _limits(canary) == _limits(self.canary)
+
     def record(self, seen: Observation, *, now_s: float) -> None:
         """Record an outcome; others than those of the comparison are ignored."""
         if (seen.subject.pair, seen.revision) != (self.pair, self.revision) or kind_of(seen) is None:
@@ -80,7 +86,7 @@ class RevisionLedger:
             self._count(seen, 0.0)
             times = self._classes.setdefault(seen.request_class, PairedTimes())
             times.add(seen.e2e_s, seen.output_tokens, control=not seen.canary)
-        elif is_failure(seen):
+        elif is_failure(seen) or seen.status in ALSO_FAILURES:
             self._count(seen, 1.0)
 
     def facts(self) -> RevisionFacts:
@@ -126,16 +132,21 @@ class RevisionLedger:
             is_kept = guard.observed is None or guard.observed <= rule.limit
             return Verdict.PASS if is_kept else Verdict.NO_DATA  # not yet proof of either
         answers = sum(times.step_speculative for times in self._classes.values())
-        is_over = not guard.samples and answers >= NOT_APPLICABLE_AFTER * self.canary.min_samples
+        awaited = _REPLAYS_AWAITED if guard.samples else NOT_APPLICABLE_AFTER
+        is_over = answers >= awaited * self.canary.min_samples and (guard.observed or 0.0) <= rule.limit
         return Verdict.NOT_APPLICABLE if is_over else Verdict.NO_DATA
 
     def _slowest(self) -> SlowClass | None:
         found = [
-            SlowClass(name=name, change=loss.change(loss.difference), samples=loss.speculative)
+            SlowClass(name=name, change=times.step.change(times.step.difference), samples=times.step_speculative)
             for name, times in self._classes.items()
-            if (loss := times.found_loss(_ALARM_AT, margin=self.canary.max_slowdown)) is not None
+            if (least := self._least_change(times)) is not None and least > self.canary.max_slowdown
         ]
         return max(found, key=lambda one: one.change, default=None)
+
+    def _least_change(self, times: PairedTimes) -> float | None:
+        """The lower bound of the change in a class, at all times at once."""
+        return times.lower_change(confidence=_CONFIDENCE_SLOWER, tuned_for=self.canary.min_samples)
 
     def _pooled(self, steps: Iterable[Blocks]) -> tuple[float | None, float | None]:
         """The change over the blocks of all classes, and its upper bound. The variance of a block is about the same in
@@ -149,3 +160,7 @@ class RevisionLedger:
         half = boundary(blocks.weight, confidence=_ANALYSIS.confidence, tuned_for=self.canary.min_samples / 2.0)
         spread = math.sqrt(variance / blocks.weight / blocks.weight)
         return blocks.change(blocks.difference), blocks.change(blocks.difference + half * spread)
+
+
+def _limits(canary: Canary) -> tuple[float, ...]:
+    return canary.min_samples, canary.max_slowdown, canary.error_rate, canary.parity_loss
