@@ -19,6 +19,7 @@ from tests.support.kubelet import TritonKubelet
 from tests.support.relay import Relay
 
 FAR_S = 0.4
+NOTICED_S = 5.0
 CLIENTS = 3
 REVISION = "x-slipstream-revision"
 OBJECTS = """\
@@ -130,6 +131,8 @@ class Rollout:
         """The state of the new revision after its comparison; its servers are gone."""
         until(phase, lambda: self.canary.get("phase") == phase, seen=lambda: self.canary)
         until("its servers are gone", lambda: not self.beside())
+        # Its pods go with it, as Kubernetes collects them.
+        self.cluster.kubectl("delete", "pods", "--selector", "slipstream.dev/revision", "--wait=false", "--force")
         return self.canary
 
 
@@ -159,12 +162,16 @@ def other_tokens(rollout: Rollout, beside: JSON) -> Callable[[], None]:
 
 
 def dies(rollout: Rollout, beside: JSON) -> Callable[[], None]:
+    """The server is killed under load; its pod is said to have crashed some time later."""
     rollout.new.roll_out(beside)
 
     def kill() -> None:
         assert rollout.new.server is not None
         os.kill(rollout.new.server.child.pid, signal.SIGKILL)
+        time.sleep(NOTICED_S)
+        rollout.new.say_crashed(beside)
 
     until("it gets requests", lambda: rollout.canary.get("phase") == "Comparing")
-    threading.Timer(1.0, kill).start()
-    return lambda: None
+    killing = threading.Timer(1.0, kill)
+    killing.start()
+    return killing.join

@@ -70,7 +70,7 @@ def test_a_good_revision_is_promoted_and_replaces_the_servers(rollout: Rollout) 
 
 
 @pytest.mark.parametrize(
-    ("harm", "rule"), [(slower, "SlowerThanServing"), (other_tokens, "ParityGuard"), (dies, "ErrorRate")]
+    ("harm", "rule"), [(slower, "SlowerThanServing"), (other_tokens, "ParityGuard"), (dies, "NotStarted")]
 )
 def test_a_bad_revision_is_taken_back_and_no_request_fails(
     rollout: Rollout, harm: Callable[[Rollout, JSON], Callable[[], None]], rule: str

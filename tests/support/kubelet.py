@@ -124,17 +124,28 @@ class Kubelet(ABC):
         name = deployment["metadata"]["name"]
         self._client.patch_status(f"/apis/{version}/namespaces/{self._namespace}/{plural}/{name}", status)
 
-    def _say_endpoint(self, service: str) -> None:
+    def _say_endpoint(self, service: str, *, ready: bool = True) -> None:
         labels = self._client.get(f"{self._core}/services/{service}")["metadata"]["labels"]
         piece = {
             "apiVersion": self._slices_version(),
             "kind": "EndpointSlice",
             "metadata": {"name": f"{service}-0", "labels": {**labels, "kubernetes.io/service-name": service}},
             "addressType": "IPv4",
-            "endpoints": [{"addresses": [HOST], "conditions": {"ready": True}}],
+            "endpoints": [{"addresses": [HOST], "conditions": {"ready": ready}}],
             "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in self.listed_ports.items()],
         }
         self._client.apply_yaml([piece], namespace=self._namespace)
+
+    def say_crashed(self, deployment: JSON) -> None:
+        """The pod's container has ended again and again."""
+        name = deployment["metadata"]["name"]
+        ended = {"terminated": {"exitCode": 137, "reason": "Error", "message": "error: killed"}}
+        [container] = deployment["spec"]["template"]["spec"]["containers"]
+        status = {**_container_status(container, ended), "ready": False, "restartCount": 2}
+        self._client.patch_status(f"{self._core}/pods/{name}-0", {"containerStatuses": [status]})
+        path = f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}"
+        self._client.patch_status(path, {"readyReplicas": 0, "availableReplicas": 0})
+        self._say_endpoint(name, ready=False)
 
     def _slices_version(self) -> str:
         """The newest that the server has."""

@@ -57,9 +57,9 @@ class RetryBudget:
         elapsed_s = now_s - self._counted_s
         deposits = self._retry_share * self._requests
         if elapsed_s > 0.0:
-            left = math.exp(-elapsed_s / _AGE_S)
-            evenly = (1.0 - left) * _AGE_S / elapsed_s
-            self._tokens = self._tokens * left + (deposits + self._retries_per_s * elapsed_s) * evenly
+            lost = -math.expm1(-elapsed_s / _AGE_S)  # exact also for the shortest times
+            evenly = lost * _AGE_S / elapsed_s
+            self._tokens = self._tokens * (1.0 - lost) + (deposits + self._retries_per_s * elapsed_s) * evenly
         else:
             self._tokens += deposits
         self._requests = 0
