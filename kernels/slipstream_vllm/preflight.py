@@ -66,7 +66,7 @@ def _tokens(folder: Path) -> dict[int, str]:
 
     if not folder.is_dir():  # transformers would take it for the name of a model on a hub
         raise OSError(f"there is no folder {folder}")
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)  # nosec B615
     return {token_id: token for token, token_id in tokenizer.get_vocab().items()}
 
 

@@ -9,7 +9,7 @@ from slipstream_gateway.request.retry_budget import RetryBudget
 SHARE, PER_S, AGE_S = 0.2, 10.0, 10.0
 
 
-@example([(0.0, 400, 400), (5e-324, 4, 400)])
+@example([(5.7e-16, 4, 400)])
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(0, 400), st.integers(0, 400)), max_size=40))
 def test_retries_never_exceed_their_share_and_the_floor(steps: list[tuple[float, int, int]]) -> None:
     now_s, requests, retries = 0.0, 0, 0
