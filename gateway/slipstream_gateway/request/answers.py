@@ -221,9 +221,11 @@ class Answers:
         for recorder in self._recorders:
             recorder.attempt_failed(server=name, error=type(error).__name__)
         # The operator compares the failures of both arms. If all servers of the control fail, each of its requests
-        # tries several servers, which counts as one failure. So it does for two revisions that are compared.
+        # tries several servers, which counts as one failure. So it does for two revisions that are compared. A refusal
+        # may be the client's fault.
         is_compared = arm is Arm.CONTROL or (call.observation is not None and bool(call.observation.revision))
-        if arm is Arm.SPECULATIVE or (is_compared and call.attempts == 1):
+        is_first = arm is Arm.SPECULATIVE or (is_compared and call.attempts == 1)
+        if is_first and not isinstance(error, RequestError):
             observe(call, attempt, error_type(error), call.times())
         if isinstance(error, UpstreamError | Overloaded) and not call.timer.over:
             attempt.failed(cause_of(error))
