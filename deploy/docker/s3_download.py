@@ -40,6 +40,8 @@ CHUNK_BYTES = 1 << 20
 FAILURES = 5
 """Broken responses in succession, without a byte, that end the download."""
 _DENIED = re.compile(r"AccessDenied|Forbidden|40[13]|InvalidAccessKeyId|SignatureDoesNotMatch|Token")
+_ETAG = re.compile(r"[A-Za-z0-9_=+.-]+")
+_OWN_NAME = re.compile(rf"^\.slipstream-|{re.escape(PART)}$")
 _MD5 = re.compile(r"(?P<digest>[0-9a-f]{32})(-(?P<parts>[0-9]+))?")
 
 
@@ -131,9 +133,12 @@ def listing(client: Any, bucket: str, prefix: str) -> Iterator[RemoteFile]:
             key, name = entry["Key"], entry["Key"].removeprefix(prefix)
             if key.endswith("/"):
                 continue  # some tools make an empty object for each folder
-            if any(part in ("", ".", "..") for part in name.split("/")):
+            if any(part in ("", ".", "..") or _OWN_NAME.search(part) for part in name.split("/")):
                 raise DownloadError(f"the name {key!r} cannot be a path below a folder")
-            yield RemoteFile(bucket, key, name, entry["Size"], entry["ETag"].strip('"'))
+            etag = entry["ETag"].strip('"')
+            if not _ETAG.fullmatch(etag):
+                raise DownloadError(f"the ETag {etag!r} of {key!r} cannot be a part of a file's name")
+            yield RemoteFile(bucket, key, name, entry["Size"], etag)
 
 
 def digest(files: list[RemoteFile]) -> str:
@@ -217,9 +222,16 @@ def etag_part_bytes(client: Any, file: RemoteFile, head: dict[str, Any]) -> int 
         return None
     if found["parts"] is None:
         return max(file.size_bytes, 1)
-    size: int = client.head_object(Bucket=file.bucket, Key=file.key, PartNumber=1)["ContentLength"]
-    is_even = size > 0 and -(-file.size_bytes // size) == int(found["parts"])
-    return size if is_even else None
+    count = int(found["parts"])
+    size = part_size(client, file, 1)
+    is_even = size > 0 and -(-file.size_bytes // size) == count
+    others = {2, count - 1} if count > 2 else set()
+    return size if is_even and all(part_size(client, file, number) == size for number in others) else None
+
+
+def part_size(client: Any, file: RemoteFile, number: int) -> int:
+    size: int = client.head_object(Bucket=file.bucket, Key=file.key, PartNumber=number)["ContentLength"]
+    return size
 
 
 def etag(path: Path, file: RemoteFile, part_bytes: int) -> str:

@@ -72,7 +72,7 @@ def test_servers_that_crash_again_and_again_end_it_at_once(phase: str) -> None:
 def test_a_good_revision_is_promoted_once_all_is_shown() -> None:
     promoted = advance(comparing(), case(facts=GOOD))
     assert (promoted.phase, promoted.share, promoted.rule) == (CanaryPhase.PROMOTED, 0.0, "Promote")
-    assert look_again_s(promoted, case(facts=GOOD)) == 0.0
+    assert look_again_s(promoted, case(facts=GOOD)) is None
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,15 @@ def test_a_failure_is_one_clear_condition(
     assert "HF_TOKEN" not in message
 
 
+@pytest.mark.parametrize("name", [".slipstream-complete", "folder.slipstream-part/x"])
+def test_names_that_are_the_programs_own_are_refused(download: Download, store: S3Store, name: str) -> None:
+    prefix = f"odd{len(name)}"
+    store.put("models", {f"{prefix}/{name}": b"x"})
+    found, message = problem_of(store_pair(f"s3://models/{prefix}"), download.run(f"s3://models/{prefix}"))
+    assert found == PodReason.WEIGHTS_FAILED
+    assert f"'{prefix}/{name}' cannot be a path below a folder" in message
+
+
 def test_refused_keys_are_said(tmp_path: Path) -> None:
     store = S3Store()
     try:

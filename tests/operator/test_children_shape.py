@@ -291,6 +291,7 @@ OURS, AUTOSCALER = ("slipstream-operator", "Apply"), ("kube-controller-manager",
         pytest.param(owned(AUTOSCALER), None, id="an autoscaler's"),
         pytest.param(owned(OURS), 5, id="ours alone: dropped, it would fall to 1"),
         pytest.param(owned(OURS, AUTOSCALER), None, id="taken over"),
+        pytest.param({**owned(OURS), "spec": {"replicas": 0}}, 1, id="ours alone at zero: nothing keeps it there"),
     ],
 )
 def test_replicas_are_left_to_whoever_sets_them(live: JSON | None, written: int | None):

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.naming import canary_name
 from slipstream_core.manifest.status import CanaryPhase
 from slipstream_gateway.sources.cluster.assemble import PAIRS, Assembler
@@ -38,6 +39,7 @@ class World:
         self.declared = SpecIndex()
         self.new: Any = ObservedCanary()
         self.has_groups = True
+        self.rejected: tuple[Problem, ...] = ()
         self.gateway = Assembler(lambda service: (f"grpc://{service.replace('/', '.')}:8001", f"http://{service}:8000"))
         self.plan = self.look()
 
@@ -55,6 +57,7 @@ class World:
             last_good=self.declared.last_good(KEY),
             problems=self.declared.resolution.problems.get(str(KEY), ()),
             deployment=READY,
+            rejected=self.rejected,
             canary=self.new,
             defaults=ServingDefaults(has_leader_worker_sets=self.has_groups),
         )
@@ -179,6 +182,8 @@ def test_a_revision_that_was_taken_back_stays_out_until_the_spec_changes() -> No
     world.servers_are_ready(WORSE)
     assert [(note.type, note.reason) for note in world.plan.notes] == [("Warning", "RevisionRolledBack")]
     assert world.accepted() == ("False", "RevisionRolledBack")
+    assert (world.plan.children, world.plan.next_look_s) == (None, 0.0), "the verdict is stored first"
+    world.look()
     assert not [name for name in world.names if "canary" in name]
     assert (world.route.pair.spec.target.revision, world.route.canary) == ("1", None)
     world.new = ObservedCanary()
@@ -240,6 +245,7 @@ def test_a_cluster_without_groups_takes_a_new_revision_of_groups_back() -> None:
     world.change(engine={"tensorParallelSize": 2}, serving={"nodes": 2})
     assert (world.plan.status.canary.phase, world.plan.status.canary.rule) == (CanaryPhase.ROLLED_BACK, "NotStarted")
     assert "LeaderWorkerSet" in world.plan.status.canary.message
+    world.look()
     assert not [name for name in world.names if "canary" in name]
 
 
@@ -259,6 +265,27 @@ def test_a_token_alone_compares_nothing() -> None:
     world = World()
     world.change(serving={"update": {"canary": {"share": 0.2, "retryToken": "1"}}})
     assert world.plan.status.canary is None
+
+
+def test_a_new_revision_has_no_autoscaler_and_no_servers_while_the_pair_has_none() -> None:
+    world = World({**SPEC, "serving": {"storage": {"claim": "weights"}, "autoscaling": {"maxReplicas": 4}}})
+    world.change(target={"revision": "2"})
+    assert [name for name in world.names if "Autoscaler" in name] == ["HorizontalPodAutoscaler/slipstream-acme"]
+    assert world.child(f"Deployment/{world.beside}")["spec"]["replicas"] == 1
+    asleep = World()
+    asleep.change(serving={"replicas": 0})
+    asleep.change(target={"revision": "2"})
+    assert asleep.child(f"Deployment/{asleep.beside}")["spec"]["replicas"] == 0
+
+
+def test_a_rejected_child_of_a_new_revision_is_no_trouble_of_the_pair() -> None:
+    world = World()
+    world.change(target={"revision": "2"})
+    world.rejected = (Problem(f"Deployment/{world.beside}", "exceeded quota: gpus"),)
+    world.look()
+    assert "exceeded quota: gpus" in world.plan.status.canary.message
+    reasons = {one.type: one.reason for one in world.plan.status.conditions}
+    assert (reasons["Progressing"], reasons["Ready"]) == ("Complete", "MinimumReplicasReady")
 
 
 def test_the_number_of_servers_and_the_kill_switch_do_not_wait() -> None:

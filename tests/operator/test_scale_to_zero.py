@@ -102,6 +102,16 @@ def test_a_waiting_request_starts_the_first_server() -> None:
     assert (written(loading), ready(loading)[0]) == (1, "False")
 
 
+def test_a_first_server_that_never_becomes_ready_goes_after_its_deadline_and_the_idle_time() -> None:
+    stuck = servers(1, ready=0)
+    stuck["status"]["conditions"] = [{"type": "Progressing", "reason": "ProgressDeadlineExceeded"}]
+    late = plan(deployment=stuck)
+    assert written(late) == 1
+    after = NOW + timedelta(seconds=IDLE_S)
+    assert written(plan(prior=late, now=after, deployment=stuck, demand=Demand(in_use=True, waiting=True))) == 1
+    assert written(plan(prior=late, now=after, deployment=stuck)) == 0
+
+
 def test_a_server_that_was_started_a_moment_ago_is_not_taken_for_an_idle_one() -> None:
     """The condition Ready was True while the pair was idle, and stays so until the first status without a server."""
     idle = plan(deployment=servers(0))

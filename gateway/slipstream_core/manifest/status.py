@@ -104,7 +104,7 @@ class CanaryPhase(StrEnum):
     """The phase of a new revision.
 
     `Starting`: its servers start. `Comparing`: it gets a share of the requests. `Promoted`: it is the version in
-    effect. `RolledBack`: it was taken back, until the spec or its retryToken changes.
+    effect. `RolledBack`: it was taken back, until the revision or its retryToken changes.
     """
 
     STARTING = "Starting"

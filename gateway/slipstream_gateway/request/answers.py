@@ -223,10 +223,12 @@ class Answers:
         # The operator compares the failures of both arms. If all servers of the control fail, each of its requests
         # tries several servers, which counts as one failure. So it does for two revisions that are compared. A refusal
         # may be the client's fault.
-        is_compared = arm is Arm.CONTROL or (call.observation is not None and bool(call.observation.revision))
-        is_first = arm is Arm.SPECULATIVE or (is_compared and call.attempts == 1)
-        if is_first and not isinstance(error, RequestError):
+        is_of_revision = call.observation is not None and bool(call.observation.revision)
+        is_seen = call.attempts == 1 if is_of_revision or arm is Arm.CONTROL else arm is Arm.SPECULATIVE
+        if is_seen and not isinstance(error, RequestError):
             observe(call, attempt, error_type(error), call.times())
+        if attempt.decision.revision and call.observation is not None:  # it is over for the new revision
+            call.observation = msgspec.structs.replace(call.observation, revision="", canary=False)
         if isinstance(error, UpstreamError | Overloaded) and not call.timer.over:
             attempt.failed(cause_of(error))
         call.failure = error.with_traceback(None)  # it would keep the frames alive that hold the call

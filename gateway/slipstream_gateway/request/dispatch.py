@@ -145,7 +145,8 @@ class Dispatcher:
     def _leave(self, call: Call, snapshot: Snapshot, place: str) -> None:
         self._fleet.leave(snapshot)
         self._fleet.use.end(place)
-        sample = _sample(call) if call.status == "ok" and call.attempts == 1 else None
+        is_serving = call.decision is not None and not call.decision.revision  # a new revision has its own capacity
+        sample = _sample(call) if call.status == "ok" and call.attempts == 1 and is_serving else None
         self._admission.leave(place, sample, refused=call.status == "overloaded")
 
     def _decide(self, call: Call, served: ServedRoute) -> Decision:

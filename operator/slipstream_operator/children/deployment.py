@@ -66,13 +66,16 @@ def replicas_to_write(serving: Serving, live: KubeObject | None) -> int | None:
     """The number of replicas to write; None leaves the field to its other owner.
 
     Server-side apply resets a field that its only owner leaves out, here to one server. If the pair's own number is
-    removed, the present number is therefore applied until another client, such as an autoscaler, owns the field.
+    removed, the present number is therefore applied until another client, such as an autoscaler, owns the field. A pair
+    at zero gets its first server back if nothing keeps it there any more.
     """
     if serving.replicas is not None:
         return serving.replicas
     if live is None or not _is_only_owner_of_replicas(live):
         return None
     count = live.get("spec", {}).get("replicas")
+    if count == 0 and serving.autoscaling is None:
+        return 1
     return count if isinstance(count, int) else None
 
 

@@ -110,7 +110,8 @@ class GatewayReports:
     def last_request_of(self, key: ObjectKey) -> datetime | None:
         """The time at which a gateway last reported requests for that pair, by the operator's clock: at most a minute
         late."""
-        return self._last_request.get(str(key))
+        known = (self._last_request.get(name) for name in (str(key), EVERY_PAIR))
+        return max((at for at in known if at is not None), default=None)
 
     def demand_of(self, key: ObjectKey) -> Demand:
         """The present use of that pair, by the gateways that `status_of` counts. The requests of a gateway that has

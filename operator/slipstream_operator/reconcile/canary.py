@@ -30,11 +30,13 @@ _RUNNING = frozenset({CanaryPhase.STARTING, CanaryPhase.COMPARING})
 
 
 class NewRevision(NamedTuple):
-    """A new revision: the pair of the newest spec, its state, and the seconds until the next look without an event."""
+    """A new revision: the pair of the newest spec, its state, and the seconds until the next look without an event.
+    `is_decided_now`: its end is not stored yet."""
 
     pair: ModelPair
     status: CanaryStatus
     next_look_s: float | None
+    is_decided_now: bool
 
     @property
     def is_promoted(self) -> bool:
@@ -62,7 +64,8 @@ def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Obser
         now=now,
     )
     status = advance(prior.canary, case)
-    return NewRevision(pair, status, look_again_s(status, case))
+    is_decided_now = status.phase not in _RUNNING and status != prior.canary
+    return NewRevision(pair, status, 0.0 if is_decided_now else look_again_s(status, case), is_decided_now)
 
 
 class _Trouble(NamedTuple):
@@ -81,7 +84,7 @@ def _trouble(pair: ModelPair, observed: Observed) -> _Trouble:
         return _Trouble(report.message, True)
     problem = worst_problem(pods)
     if problem is None:
-        rejected = [str(one) for one in observed.rejected if CANARY_PREFIX in one.path]
+        rejected = [str(one) for one in observed.rejected if f"/{CANARY_PREFIX}" in one.path]
         return _Trouble("; ".join(rejected), False)
     return _Trouble(problem.message, problem.reason in _CRASHES and restarts(pods) >= _MOST_RESTARTS)
 
@@ -95,14 +98,15 @@ def serving_pair(pair: ModelPair, new: ModelPair) -> ModelPair:
     return _with_serving(pair, msgspec.structs.replace(old, replicas=newest.replicas))
 
 
-def canary_children(new: NewRevision, observed: Observed) -> tuple[KubeObject, ...]:
-    """The children of the new revision; none where its servers do not run (any more)."""
+def canary_children(new: NewRevision, serving: ModelPair, observed: Observed) -> tuple[KubeObject, ...]:
+    """The children of the new revision; none where its servers do not run (any more). While the serving pair has no
+    servers, neither has the new revision."""
     if new.status.phase not in _RUNNING:
         return ()
-    serving = new.pair.spec.serving or Serving()
-    pair = _with_serving(
-        new.pair, msgspec.structs.replace(serving, replicas=(canary_of(new.pair) or Canary()).replicas)
-    )
+    settings, canary = new.pair.spec.serving or Serving(), canary_of(new.pair) or Canary()
+    is_asleep = serving.spec.serving is not None and serving.spec.serving.replicas == 0
+    number = 0 if is_asleep else canary.replicas
+    pair = _with_serving(new.pair, msgspec.structs.replace(settings, replicas=number, autoscaling=None))
     uid = observed.raw["metadata"]["uid"]
     return children_of(pair, uid=uid, defaults=observed.defaults, live=observed.canary.deployment, canary=True)
 

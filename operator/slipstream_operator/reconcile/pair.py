@@ -61,8 +61,8 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     children, number = None, OwnNumber(None)
     if case.pair is not None and not case.problems and not case.is_renamed_now:
         number = own_number(case.pair, observed, case.usage.last_request, status.conditions, now)
-        # A promotion takes effect once it is stored: the same evidence might not decide alike again.
-        is_settled = case.new is None or not case.new.is_promoted
+        # A verdict takes effect once it is stored: the same evidence might not decide alike again.
+        is_settled = case.new is None or not case.new.is_decided_now
         if is_settled and (case.newest.item is not None or case.new is not None or number.replicas is not None):
             children = None if lacks_kind(case.pair, observed.defaults) else _children(case.pair, case, number)
     next_look_s = _next_look_s(case, status, holder, number)
@@ -95,7 +95,8 @@ def _children(pair: ModelPair, case: PairCase, number: OwnNumber) -> tuple[KubeO
     uid = observed.raw["metadata"]["uid"]
     beside: tuple[KubeObject, ...] = ()
     if new is not None:
-        pair, beside = serving_pair(pair, new.pair), canary_children(new, observed)
+        pair = serving_pair(pair, new.pair)
+        beside = canary_children(new, pair, observed)
     return (*children_of(pair, uid=uid, defaults=observed.defaults, live=observed.deployment), *beside)
 
 

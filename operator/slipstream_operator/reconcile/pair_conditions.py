@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.grants import API_KEY_FIELD, is_foreign_name
+from slipstream_core.manifest.naming import CANARY_PREFIX
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.reports import UnreachableServers
 from slipstream_core.manifest.status import (
@@ -143,7 +144,7 @@ def ready(
         return _not_managed(pair) or _external(observed.unreachable)
     if missing := _kind_missing(pair, observed):
         return missing
-    rejected = listed(observed.rejected)
+    rejected = listed(_rejected(observed))
     trouble = "; ".join(part for part in (rejected, pod.message if pod is not None else "") if part)
     message = f"{servers}; {trouble}" if trouble else servers
     if replicas.ready > 0:
@@ -211,8 +212,8 @@ def progressing(
         return _not_managed(pair) or Finding("False", PairReason.EXTERNAL, _ELSEWHERE)
     if missing := _kind_missing(pair, observed):
         return missing
-    if observed.rejected:
-        return Finding("False", PairReason.CHILDREN_REJECTED, listed(observed.rejected))
+    if rejected := _rejected(observed):
+        return Finding("False", PairReason.CHILDREN_REJECTED, listed(rejected))
     if observed.deployment is None:
         kind = "LeaderWorkerSet" if is_group(pair) else "Deployment"
         return Finding("True", PairReason.ROLLING_OUT, f"the {kind} of the servers is being created")
@@ -227,6 +228,11 @@ def progressing(
     if is_late:
         return Finding("False", PairReason.DEADLINE_EXCEEDED, message)
     return Finding("True", PairReason.ROLLING_OUT, message)
+
+
+def _rejected(observed: Observed) -> list[Problem]:
+    """The rejected children of the serving revision."""
+    return [problem for problem in observed.rejected if f"/{CANARY_PREFIX}" not in problem.path]
 
 
 def _not_managed(pair: ModelPair) -> Finding | None:

@@ -14,7 +14,7 @@ from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.reports import LATELY_S
 from slipstream_core.manifest.status import Condition, ConditionType
 
-from slipstream_operator.reconcile.pair_conditions import count
+from slipstream_operator.reconcile.pair_conditions import PairReason, count
 from slipstream_operator.status.conditions import find, read_time
 from slipstream_operator.types import Observed
 
@@ -52,12 +52,15 @@ def with_number(pair: ModelPair, number: OwnNumber) -> ModelPair:
 
 
 def _idle_since(observed: Observed, last_request: datetime | None, conditions: Sequence[Condition]) -> datetime | None:
-    """The time since which the pair has a ready server and no requests; None if it is in use, or if that is unknown
-    because no gateway reports. A server that is loading was started for a request."""
-    ready = find(conditions, ConditionType.READY)
-    if ready is None or ready.status != "True" or not observed.gateways.total or observed.demand.in_use:
+    """The time since which the pair has a ready server, or one that has not become ready in time, and no requests; None
+    if it is in use, or if that is unknown because no gateway reports. A server that is loading was started for a
+    request."""
+    ready, rolling = (find(conditions, type) for type in (ConditionType.READY, ConditionType.PROGRESSING))
+    is_late = rolling is not None and rolling.reason == PairReason.DEADLINE_EXCEEDED
+    since = ready if ready is not None and ready.status == "True" else rolling if is_late else None
+    if since is None or not observed.gateways.total or observed.demand.in_use:
         return None
-    moments = [read_time(ready.last_transition_time)]
+    moments = [read_time(since.last_transition_time)]
     if last_request is not None:
         moments.append(last_request - timedelta(seconds=LATELY_S))
     return max((moment for moment in moments if moment is not None), default=None)

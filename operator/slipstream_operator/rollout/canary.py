@@ -12,7 +12,7 @@ import msgspec
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
 
-from slipstream_operator.rollout.analysis import RevisionFacts, Verdict
+from slipstream_operator.rollout.analysis import FEWEST_REPLAYS, RevisionFacts, Verdict
 from slipstream_operator.status.conditions import read_time, rfc3339
 
 NOT_STARTED = "NotStarted"
@@ -69,11 +69,8 @@ def advance(prior: CanaryStatus | None, case: CanaryCase) -> CanaryStatus:
 
 
 def look_again_s(status: CanaryStatus, case: CanaryCase) -> float | None:
-    """When to look again without an event: at the end of the time that a start or a comparison may take, and at once
-    after a promotion."""
-    if status.phase is CanaryPhase.PROMOTED:
-        return 0.0
-    if status.phase is CanaryPhase.ROLLED_BACK:
+    """When to look again without an event: at the end of the time that a start or a comparison may take."""
+    if status.phase not in (CanaryPhase.STARTING, CanaryPhase.COMPARING):
         return None
     return max((_end(status, case) - case.now).total_seconds(), 1.0)
 
@@ -159,7 +156,7 @@ def _comparing(prior: CanaryStatus, case: CanaryCase, *, since: str) -> CanarySt
 
 
 def _rolled_back(prior: CanaryStatus, case: CanaryCase, rule: str, why: str) -> CanaryStatus:
-    return _ended(prior, case, CanaryPhase.ROLLED_BACK, rule, f"{why}; a new spec or retryToken tries again")
+    return _ended(prior, case, CanaryPhase.ROLLED_BACK, rule, f"{why}; a new revision or retryToken tries again")
 
 
 def _ended(prior: CanaryStatus, case: CanaryCase, phase: CanaryPhase, rule: str, message: str) -> CanaryStatus:
@@ -178,6 +175,8 @@ def _ended(prior: CanaryStatus, case: CanaryCase, phase: CanaryPhase, rule: str,
 
 def _times(facts: RevisionFacts, canary: Canary) -> str:
     answers = f"{facts.samples} and {facts.serving_samples} answers, {canary.min_samples} of each are needed"
+    if facts.parity is Verdict.NO_DATA:
+        answers += f"; of {facts.replays} answers compared, {FEWEST_REPLAYS} are needed"
     if facts.change is None or facts.bound is None:
         return answers
     limit = f"the limit is {canary.max_slowdown:+.1%}"

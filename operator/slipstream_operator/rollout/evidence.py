@@ -258,7 +258,8 @@ class CollectedEvidence:
         """The pairs whose classes have a known state: without it, the outcomes that count are not known. And the pairs
         with a new revision."""
         followed = [pair for pair, book in self._by_pair.items() if book.is_followed]
-        return tuple(dict.fromkeys((*followed, *self._comparisons)))
+        compared = [pair for pair in self._comparisons if pair not in self._by_pair]
+        return (*followed, *compared)
 
     def _apply(self, seen: Observation) -> None:
         if (comparison := self._comparisons.get(seen.subject.pair)) is not None:

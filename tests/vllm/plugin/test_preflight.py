@@ -71,6 +71,13 @@ def test_embeddings_of_another_size_are_an_error(vllm_install: VllmInstall, draf
     assert message == "vLLM needs equal vocab_size: it is 2048 in the target and 4096 in the draft"
 
 
+def test_a_tokenizer_of_an_unknown_form_is_left_to_vllm(vllm_install: VllmInstall, draft: Path) -> None:
+    """For which the library raises a bare exception."""
+    (draft / "tokenizer.json").write_text('{"version": "9.0", "model": {"type": "Unheard"}}')
+    code, compatible, _ = compare(vllm_install, draft)
+    assert (code, compatible) == (0, None)
+
+
 def test_what_cannot_be_compared_is_left_to_vllm(vllm_install: VllmInstall, draft: Path) -> None:
     (draft / "tokenizer.json").unlink()
     (draft / "tokenizer_config.json").unlink()

@@ -137,8 +137,9 @@ def report(candidate: Candidate, difference: Difference, speculative: Answer, pl
     pair, request_class = candidate.key
     policy = candidate.served.route.policy
     margin = "unknown" if difference.margin is None else f"{difference.margin:.6g}"
+    what = "mismatch of a new revision" if candidate.of_new_revision else "parity mismatch"
     line = (
-        f"parity mismatch: pair={pair} class={request_class} request={candidate.job.request_id!r} "
+        f"{what}: pair={pair} class={request_class} request={candidate.job.request_id!r} "
         f"draft_length={candidate.decision.draft_length} first_difference={difference.unit} {difference.index} "
         f"margin={margin} speculative=({_described(speculative)}) plain=({_described(plain)})"
     )

@@ -407,6 +407,9 @@ class Parity:
             self._drop(candidate, "gave_way")
 
     def _judged(self, candidate: Candidate, *, matched: bool) -> None:
+        if candidate.of_new_revision:  # says nothing about speculation
+            tell(candidate, matched=matched)
+            return
         tally = self._tally(candidate)
         tally.checked += 1
         tally.mismatched += not matched

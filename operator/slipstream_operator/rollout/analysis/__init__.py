@@ -13,9 +13,10 @@ from slipstream_operator.rollout.analysis.facts import (
 )
 from slipstream_operator.rollout.analysis.ledger import PolicyLedger
 from slipstream_operator.rollout.analysis.metrics import Metric
-from slipstream_operator.rollout.analysis.revisions import RevisionFacts, RevisionLedger
+from slipstream_operator.rollout.analysis.revisions import FEWEST_REPLAYS, RevisionFacts, RevisionLedger
 
 __all__ = [
+    "FEWEST_REPLAYS",
     "CheckpointError",
     "ClassFacts",
     "ClassMemory",

@@ -24,7 +24,7 @@ from slipstream_operator.rollout.analysis.paired import FEWEST_BLOCKS, Blocks, P
 from slipstream_operator.rollout.analysis.record import NOT_APPLICABLE_AFTER, blamed
 
 _ANALYSIS = Analysis()
-_FEWEST_REPLAYS = 10
+FEWEST_REPLAYS = 10
 _REPLAYS_AWAITED = 10  # times `minSamples` answers, for a service of which few answers are comparable
 _CONFIDENCE_SLOWER = 0.999  # of a verdict on one class among many
 _ALARM_AT = math.log(_ANALYSIS.false_alarm_requests)
@@ -44,7 +44,8 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     `samples` and `serving_samples` count the answers of both revisions. `change` is the change of the mean time of an
     answer as a share of the serving revision's, and `bound` is above it, at all times with 95 % confidence; both are
     None before there are enough answers. `errors` and `parity` are the verdicts on failed requests and on differing
-    answers; each share beside them is None without requests. `slow` is the class with the largest shown increase.
+    answers, of which `replays` were compared; each share beside them is None without requests. `slow` is the class with
+    the largest shown increase.
     """
 
     samples: int = 0
@@ -55,6 +56,7 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     error_rate: float | None = None
     parity: Verdict = Verdict.NO_DATA
     parity_loss: float | None = None
+    replays: int = 0
     slow: SlowClass | None = None
 
 
@@ -103,6 +105,7 @@ class RevisionLedger:
             error_rate=errors.observed,
             parity=self._verdict(Metric.PARITY),
             parity_loss=parity.observed,
+            replays=parity.samples,
             slow=self._slowest(),
         )
 
@@ -127,7 +130,7 @@ class RevisionLedger:
         guard, rule = self._guards[metric], self._rules[metric]
         if guard.alarm:
             return Verdict.FAIL if rule.compared is None else blamed(guard, rule.limit, rule.compared)
-        needed = max(rule.min_samples, _FEWEST_REPLAYS) if metric is Metric.PARITY else rule.min_samples
+        needed = max(rule.min_samples, FEWEST_REPLAYS) if metric is Metric.PARITY else rule.min_samples
         if guard.samples >= needed:
             is_kept = guard.observed is None or guard.observed <= rule.limit
             return Verdict.PASS if is_kept else Verdict.NO_DATA  # not yet proof of either
