@@ -62,9 +62,10 @@ def test_servers_that_do_not_start_in_time_end_it() -> None:
     assert "no node" in late.message
 
 
+@pytest.mark.parametrize("ready", [0, 1])
 @pytest.mark.parametrize("phase", ["starting", "comparing"])
-def test_servers_that_crash_again_and_again_end_it_at_once(phase: str) -> None:
-    hopeless = STARTING._replace(trouble="pod x: exited with code 1", is_hopeless=True)
+def test_servers_that_crash_again_and_again_end_it_at_once(phase: str, ready: int) -> None:
+    hopeless = STARTING._replace(ready=ready, trouble="pod x: exited with code 1", is_hopeless=True)
     before = advance(None, case(STARTING)) if phase == "starting" else comparing()
     assert advance(before, case(hopeless)).phase is CanaryPhase.ROLLED_BACK
 

@@ -26,7 +26,7 @@ _CONTENT = frozenset({Verdict.PASS, Verdict.SHARED, Verdict.NOT_APPLICABLE})
 
 class CanaryServers(NamedTuple):
     """The servers of both revisions. `trouble` is the reason why the new ones do not start, empty if none is known;
-    `is_hopeless`: they crash again and again. `start_s` is the time that a start may take."""
+    `is_hopeless`: some of them crash again and again, or have a draft that does not fit. `start_s` is the time that a start may take."""
 
     ready: int
     serving_ready: int
@@ -83,18 +83,19 @@ def _is_of(prior: CanaryStatus, case: CanaryCase) -> bool:
 
 
 def _started(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
-    if case.servers.ready:
-        return _comparing(prior, case, since=rfc3339(case.now))
-    if case.servers.is_hopeless or case.now >= _end(prior, case):
+    is_late = not case.servers.ready and case.now >= _end(prior, case)
+    if case.servers.is_hopeless or is_late:
         return _rolled_back(
             prior, case, NOT_STARTED, f"its servers did not start: {case.servers.trouble or 'no reason is known'}"
         )
+    if case.servers.ready:
+        return _comparing(prior, case, since=rfc3339(case.now))
     return msgspec.structs.replace(prior, message=_starting(case))
 
 
 def _compared(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
     facts = case.facts or RevisionFacts()
-    if not case.servers.ready and case.servers.is_hopeless:
+    if case.servers.is_hopeless:
         return _rolled_back(prior, case, NOT_STARTED, f"its servers do not run any more: {case.servers.trouble}")
     if (tripped := _trip(facts, case)) is not None:
         return _rolled_back(prior, case, *tripped)
