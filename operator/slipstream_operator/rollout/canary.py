@@ -26,7 +26,8 @@ _CONTENT = frozenset({Verdict.PASS, Verdict.SHARED, Verdict.NOT_APPLICABLE})
 
 class CanaryServers(NamedTuple):
     """The servers of both revisions. `trouble` is the reason why the new ones do not start, empty if none is known;
-    `is_hopeless`: some of them crash again and again, or have a draft that does not fit. `start_s` is the time that a start may take."""
+    `is_hopeless`: some of them crash again and again, or have a draft that does not fit. `start_s` is the time that a
+    start may take."""
 
     ready: int
     serving_ready: int
