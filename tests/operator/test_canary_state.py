@@ -44,6 +44,13 @@ def test_its_servers_start_before_it_gets_requests() -> None:
     assert advance(starting, case(RUNNING)).phase is CanaryPhase.COMPARING
 
 
+def test_without_servers_to_compare_with_it_takes_effect_at_once() -> None:
+    down = STARTING._replace(serving_ready=0)
+    assert advance(None, case(down)).phase is CanaryPhase.PROMOTED
+    assert advance(None, case(down._replace(is_hopeless=True))).phase is CanaryPhase.ROLLED_BACK
+    assert advance(comparing(), case(RUNNING._replace(serving_ready=0))).phase is CanaryPhase.COMPARING
+
+
 @pytest.mark.parametrize(
     ("ready", "serving", "share", "expected"),
     [(1, 3, 0.1, 0.1), (1, 19, 0.1, 0.05), (1, 1, 0.5, 0.5), (0, 3, 0.1, 0.0)],

@@ -61,7 +61,7 @@ def advance(prior: CanaryStatus | None, case: CanaryCase) -> CanaryStatus:
             since=rfc3339(case.now),
             message=_starting(case),
         )
-        return _started(status, case) if case.servers.is_hopeless else status
+        return _begun(status, case)
     if prior.phase is CanaryPhase.STARTING:
         return _started(prior, case)
     if prior.phase is CanaryPhase.COMPARING:
@@ -81,6 +81,16 @@ def _is_of(prior: CanaryStatus, case: CanaryCase) -> bool:
     known = (prior.revision, prior.serving, prior.retry_token)
     is_same = known == (case.revision, case.serving, case.canary.retry_token)
     return is_same and prior.phase is not CanaryPhase.PROMOTED
+
+
+def _begun(status: CanaryStatus, case: CanaryCase) -> CanaryStatus:
+    """The first state. Without a server of the serving revision there is nothing to compare with, and nothing to lose:
+    it is asleep, or the new revision mends it."""
+    if case.servers.is_hopeless:
+        return _started(status, case)
+    if not case.servers.serving_ready:
+        return _ended(status, case, CanaryPhase.PROMOTED, PROMOTE, "no server of the serving revision is ready")
+    return status
 
 
 def _started(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
