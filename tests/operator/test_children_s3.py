@@ -232,7 +232,7 @@ def test_a_file_that_is_replaced_between_two_containers_is_downloaded_anew(
             "no.such.host.invalid",
         ),
     ],
-    ids=["no bucket", "no prefix", "nobody listens", "no name"],
+    ids=["no bucket", "no prefix", "no server", "no name"],
 )
 def test_a_failure_is_one_clear_condition(
     download: Download, source: str, variables: dict[str, str], reason: PodReason, part: str

@@ -234,7 +234,7 @@ def test_a_pair_that_requests_wait_for_is_in_demand_until_they_stop_or_their_gat
     assert gateways.demand_of(PAIR) == Demand(in_use=True)
     put(gateways, "a", {}, at=NOW + timedelta(seconds=3), in_use=wanted, waiting=wanted)
     gateways.expire(NOW + timedelta(seconds=4 + EXPIRES_S))
-    assert gateways.demand_of(PAIR) == Demand(in_use=True), "nobody knows whether its requests have ended"
+    assert gateways.demand_of(PAIR) == Demand(in_use=True), "its requests may still run"
     gateways.remove(lease_key("a"))
     assert gateways.demand_of(PAIR) == Demand()
 

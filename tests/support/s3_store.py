@@ -82,7 +82,7 @@ class S3Store:
         self._client.post(f"/{bucket}/{key}?uploadId={upload}", content=body).raise_for_status()
 
     def refuse_strangers(self) -> None:
-        """From now on requests need credentials, which nobody has."""
+        """Later requests need credentials, and no credentials are valid."""
         self._client.post("/moto-api/reset-auth", content="0").raise_for_status()
 
     def stop(self) -> None:

@@ -8,9 +8,9 @@ import random
 
 
 class SlowProxy:
-    """Between a client and the server on `to_port`: replies come `delay_s` late, and with `cut` connections are cut at
-    a random byte of what the server answers, so that commands are carried out and nobody is told. Nothing passes while
-    `open` is clear."""
+    """Between a client and the server on `to_port`. Replies come `delay_s` late. With the probability `cut` the
+    connection ends at a random byte of a reply: the server has carried out the command, and the client does not know.
+    Nothing passes while `open` is clear."""
 
     def __init__(self, to_port: int, *, delay_s: float = 0.0, cut: float = 0.0, seed: int = 0) -> None:
         self._to_port = to_port

@@ -11,8 +11,9 @@ time is dropped and counted. While it runs, a replay counts in its server's load
 outcome, and neither estimates nor the server's health use it. The result of a replay is counted, and recorded for the
 guards of the speculative arm.
 
-Answers of a new revision with the same target are compared with plain ones of the serving revision, a tenth of them.
-These replays do not wait for spare servers and give way to nobody: a busy service must not promote wrong tokens.
+A tenth of the answers of a new revision with the same target is compared with plain answers of the serving revision.
+These replays run on busy servers, too, and are not cancelled. Otherwise a busy service could promote a revision with
+wrong tokens.
 """
 
 from __future__ import annotations
@@ -31,14 +32,13 @@ from slipstream_core.types import Capability, Decision, GenerationRequest
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.journal import same_target
 from slipstream_gateway.request.observations import PendingObservation
 from slipstream_gateway.request.parity.comparison import Answer, Collector, WatchedStream, first_difference
+from slipstream_gateway.request.parity.drawn import drawn
 from slipstream_gateway.request.parity.replay import (
     Candidate,
     by_scores,
     comparable,
-    comparable_revisions,
     replay,
     report,
     tell,
@@ -49,7 +49,6 @@ from slipstream_gateway.upstreams.base import Completion, Job, Stream
 from slipstream_gateway.upstreams.pool import Replica
 
 MAX_QUEUED = 32
-NEW_REVISION_SHARE = 0.1
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 MAX_WATCHED = 64
 MAX_REQUEST_BYTES = 1024 * 1024
@@ -206,60 +205,12 @@ class Parity:
         observation: PendingObservation | None,
     ) -> Candidate | None:
         """A candidate for the answer to `job`; None if it must not be compared."""
-        serving = self._serving(served, decision)
-        if serving is not None:
-            return self._of_new_revision(served, serving, decision, job, draw, observation)
-        policy, request = served.route.policy, job.request
-        if policy is None or draw >= policy.spec.parity_share or not comparable(served, decision, request):
-            return None
-        scored = by_scores(served, request)
-        if scored and not job.token_ids:
-            return None
-        candidate = Candidate(
-            served=served,
-            decision=decision,
-            job=job,
-            answer=Collector(stream=False),
-            by_scores=scored,
-            observation=observation,
-        )
-        return self._small(candidate)
-
-    def _of_new_revision(
-        self,
-        new: ServedRoute,
-        serving: ServedRoute,
-        decision: Decision,
-        job: Job,
-        draw: float,
-        observation: PendingObservation | None,
-    ) -> Candidate | None:
-        """A candidate for the answer of a new revision, which the serving one decodes again."""
-        if draw >= NEW_REVISION_SHARE or not comparable_revisions(new, serving, job.request):
-            return None
-        return self._small(
-            Candidate(
-                served=serving,
-                decision=decision,
-                job=job,
-                answer=Collector(stream=False),
-                observation=observation,
-                of_new_revision=True,
-            )
-        )
-
-    def _small(self, candidate: Candidate) -> Candidate | None:
-        """`candidate`, unless its request is too large to be kept."""
-        if len(candidate.job.request.raw) > MAX_REQUEST_BYTES:
+        serving = self._fleet.current.routes.get(served.route.model) if decision.revision else None
+        candidate = drawn(served, serving, decision=decision, job=job, draw=draw, observation=observation)
+        if candidate is not None and len(job.request.raw) > MAX_REQUEST_BYTES:
             self._drop(candidate, "too_large")
             return None
         return candidate
-
-    def _serving(self, served: ServedRoute, decision: Decision) -> ServedRoute | None:
-        """The route of the serving revision, if `served` is that of a new one with the same target: its plain answers
-        must be equal. Else None."""
-        serving = self._fleet.current.routes.get(served.route.model) if decision.revision else None
-        return serving if serving is not None and same_target(served.route, serving.route) else None
 
     def _take_whole(self, candidate: Candidate, completion: Completion) -> None:
         try:
