@@ -9,12 +9,14 @@ from typing import Any
 
 import yaml
 from slipstream_core.manifest import ModelPair, parse
+from slipstream_core.manifest.naming import COMPONENT, PART_OF, PART_OF_SLIPSTREAM
 from slipstream_operator.children import children_of
-from slipstream_operator.children.identity import NAME, TRITON, VLLM
+from slipstream_operator.children.identity import TRITON, VLLM
 from slipstream_operator.children.service import LEADER
 from slipstream_operator.types import ServingDefaults
 
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards
+from tests.charts.server_labels import server_labels
 
 JSON = dict[str, Any]
 RULES = (ROOT / ALERTS).read_text(encoding="utf-8")
@@ -53,7 +55,9 @@ def test_monitors_watch_ports_that_services_have(render: Callable[..., list[JSON
     anywhere = render({**values, "watchNamespaces": ["*"]})
     for program in (TRITON, VLLM):
         servers = only(objects, "ServiceMonitor", program.name)["spec"]
-        assert servers["selector"]["matchLabels"] == {NAME: f"slipstream-{program.name}"}
+        assert servers["selector"]["matchLabels"] == {PART_OF: PART_OF_SLIPSTREAM, COMPONENT: program.name}
+        for labels in server_labels(program):
+            assert servers["selector"]["matchLabels"].items() <= labels.items()
         assert {end["port"] for end in servers["endpoints"]} <= program.ports.keys()
         assert servers["namespaceSelector"] == {"matchNames": ["serving"]}
         everywhere = only(anywhere, "ServiceMonitor", program.name)["spec"]

@@ -9,8 +9,10 @@ from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
-from slipstream_core.manifest.naming import GRPC_PORT_NAME, HTTP_PORT_NAME
-from slipstream_operator.children.identity import NAME, TRITON, VLLM
+from slipstream_core.manifest.naming import COMPONENT, GRPC_PORT_NAME, HTTP_PORT_NAME, PART_OF, PART_OF_SLIPSTREAM
+from slipstream_operator.children.identity import TRITON, VLLM
+
+from tests.charts.server_labels import server_labels
 
 JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]
@@ -103,7 +105,8 @@ def test_gateway_reaches_the_servers_of_pairs_by_the_operators_label(render: Ren
         _, egress = policy(render({"watchNamespaces": namespaces}), only, "gateway")
         for program, port in ((TRITON, GRPC_PORT_NAME), (VLLM, HTTP_PORT_NAME)):
             [rule] = [rule for rule in egress if ports([rule]) == [program.ports[port]]]
-            servers = {"matchLabels": {NAME: f"slipstream-{program.name}"}}
+            servers = {"matchLabels": {PART_OF: PART_OF_SLIPSTREAM, COMPONENT: program.name}}
+            assert all(servers["matchLabels"].items() <= labels.items() for labels in server_labels(program))
             assert rule["to"] == [{"namespaceSelector": selector, "podSelector": servers} for selector in expected]
 
 

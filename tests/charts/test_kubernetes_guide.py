@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from helm_python.chart import Chart
+from slipstream_core.manifest.resources import parse_resource
 from slipstream_core.manifest.status import ConditionType
 from slipstream_operator.reconcile.pair_conditions import PairReason
 from slipstream_operator.reconcile.pods import PodReason
@@ -79,9 +80,17 @@ def test_values_that_are_named_exist(chart: Chart) -> None:
             part = part["properties"][key]
 
 
-def test_yaml_of_values_is_taken_by_the_chart(chart: Chart) -> None:
+def test_yaml_of_values_is_taken_by_the_chart_and_that_of_pairs_by_the_manifest(chart: Chart) -> None:
+    [pair] = [item for item in yaml.safe_load_all(EMBEDDED.read_text()) if item["kind"] == "ModelPair"]
+    parts = 0
     for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL):
-        chart.validate_schema(yaml.safe_load(block))
+        values = yaml.safe_load(block)
+        if "serving" in values:
+            parts += 1
+            assert parse_resource({**pair, "spec": {**pair["spec"], **values}}, lenient=False).problems == ()
+        else:
+            chart.validate_schema(values)
+    assert parts
 
 
 def test_conditions_and_reasons_are_those_of_the_operator() -> None:
