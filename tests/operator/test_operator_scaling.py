@@ -130,7 +130,12 @@ def test_a_waiting_request_starts_the_first_server_at_once(cluster: Cluster) -> 
     assert settled(lambda: number(cluster, path), for_s=2 * RESYNC_S) == 0
     key = object_key(cluster.namespace, "ModelPair", "asleep")
     report = GatewayReport(
-        name="gateway", namespaces=(), applied={}, renewed=datetime.now(UTC), in_use=(key,), waiting=(key,)
+        name="gateway",
+        namespaces=(cluster.namespace,),
+        applied={},
+        renewed=datetime.now(UTC),
+        in_use=(key,),
+        waiting=(key,),
     )
     began_s = time.monotonic()
     cluster.client.create(cluster.path("leases"), report_lease(report, namespace=cluster.namespace))

@@ -35,6 +35,8 @@ from slipstream_gateway.request.causes import cause_of, error_type
 from slipstream_gateway.request.deadlines import LateError, upstream_late, upstream_stalled
 from slipstream_gateway.request.journal import journal_of, same_target
 from slipstream_gateway.request.outcome import Recorder
+from slipstream_gateway.request.parity.drawn import drawn, wants_token_ids
+from slipstream_gateway.request.parity.replay import Candidate as ComparedAnswer
 from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.upstreams.base import Job, Piece, Stream
@@ -63,13 +65,13 @@ class Answers:
                 call.timer.probe(*self._probed(candidate, call, served))
                 try:
                     if not call.request.stream:
-                        whole = await self._complete(call, attempt, candidate.served)
+                        whole = await self._complete(call, attempt, candidate.served, serving=served)
                         attempt.completed()
                         for piece in whole:
                             call.note_end(piece)
                             yield piece
                         return
-                    stream = await self._open(call, attempt, candidate.served)
+                    stream = await self._open(call, attempt, candidate.served, serving=served)
                     patience_s, late = self._patience(candidate, call, served)
                     timer, journal = call.timer, call.journal
                     is_probed = journal is not None  # a stream that cannot resume has nothing to gain from a probe
@@ -123,24 +125,21 @@ class Answers:
                 async for broken in servers:
                     yield broken
 
-    async def _complete(self, call: Call, attempt: Attempt, served: ServedRoute) -> Sequence[Piece]:
+    async def _complete(
+        self, call: Call, attempt: Attempt, served: ServedRoute, *, serving: ServedRoute
+    ) -> Sequence[Piece]:
         """The whole answer to a request that is not streamed."""
         job = self._job(call, attempt, served)
         with call.timer.waiting(self._deadlines.total_s, "the answer", probed=True):
             completion = await attempt.replica.upstream.complete(job)
         call.spent, call.fingerprint = completion.usage, attempt.replica.upstream.fingerprint
         attempt.began(None)
-        self._parity.take(
-            completion,
-            served=served,
-            decision=attempt.decision,
-            job=job,
-            draw=call.draws.parity,
-            observation=call.observation,
-        )
+        compared = _compared(call, attempt, job, served=served, serving=serving)
+        if compared is not None:
+            self._parity.take(compared, completion)
         return completion.pieces
 
-    async def _open(self, call: Call, attempt: Attempt, served: ServedRoute) -> Stream:
+    async def _open(self, call: Call, attempt: Attempt, served: ServedRoute, *, serving: ServedRoute) -> Stream:
         """Opens a stream and waits for its first piece, of the answer or of its continuation."""
         resumes = call.has_begun
         if not resumes and call.context.carrier is None:
@@ -152,14 +151,9 @@ class Answers:
         attempt.stream = stream
         if not resumes:
             call.fingerprint = attempt.replica.upstream.fingerprint
-            stream = self._parity.watch(
-                stream,
-                served=served,
-                decision=attempt.decision,
-                job=job,
-                draw=call.draws.parity,
-                observation=call.observation,
-            )
+            compared = _compared(call, attempt, job, served=served, serving=serving)
+            if compared is not None:
+                stream = self._parity.watch(compared, stream)
         call.stream = stream
         attempt.began(stream)
         if resumes:
@@ -188,9 +182,7 @@ class Answers:
             deadline_s=context.deadline_s,
             request_class=decision.request_class,
             token_ids=(journal is not None and journal.asks_token_ids and gives_token_ids)
-            or self._parity.wants_token_ids(
-                replica, served=served, decision=decision, request=call.request, draw=call.draws.parity
-            ),
+            or wants_token_ids(replica, served=served, decision=decision, request=call.request, draw=call.draws.parity),
             bounds_output=bool(context.caller.key_id),  # only requests with a key are charged
             carrier=context.carrier,
         )
@@ -254,6 +246,15 @@ def _first_candidates(
         yield from canary_candidates(served, decision, call.request, is_killed)
         call.observation = msgspec.structs.replace(call.observation, revision="", canary=False)
     yield from first_candidates(served, decision, call.request, is_killed, spared)
+
+
+def _compared(
+    call: Call, attempt: Attempt, job: Job, *, served: ServedRoute, serving: ServedRoute
+) -> ComparedAnswer | None:
+    """What parity keeps of the answer that has begun; None: it is not compared."""
+    return drawn(
+        served, serving, decision=attempt.decision, job=job, draw=call.draws.parity, observation=call.observation
+    )
 
 
 def _begin(call: Call, candidate: Candidate) -> Attempt:

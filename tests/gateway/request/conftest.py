@@ -18,6 +18,7 @@ from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.app.app import connect
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
+from slipstream_gateway.request.parity.drawn import drawn
 from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.upstreams.base import Completion, Job, Piece
 from slipstream_gateway.upstreams.pool import Replica
@@ -87,10 +88,13 @@ class Bench:
         decision = Decision(
             arm=arm, reason=reason, request_class="code/long", draft_length=4, detail="of the test", numbers={}
         )
-        if isinstance(answer, Completion):
-            self.parity.take(answer, served=self.served, decision=decision, job=job, draw=draw)
+        candidate = drawn(self.served, self.served, decision=decision, job=job, draw=draw)
+        if candidate is None:
             return answer
-        return self.parity.watch(answer, served=self.served, decision=decision, job=job, draw=draw)
+        if isinstance(answer, Completion):
+            self.parity.take(candidate, answer)
+            return answer
+        return self.parity.watch(candidate, answer)
 
     def total(self) -> dict[str, int]:
         """All counts together, by name."""

@@ -18,6 +18,7 @@ from slipstream_gateway.admission import Admission
 from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.app.app import connect
 from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.request.parity.drawn import drawn, wants_token_ids
 from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.upstreams.base import Job, Wire
 from slipstream_tools.up.vllm_server import VllmServer
@@ -72,19 +73,19 @@ class Traffic:
 
     async def ask(self, request: GenerationRequest) -> bytes:
         """What the client of one request gets; returns when the answer was compared."""
-        wants = self.parity.wants_token_ids(
-            self.replica, served=self.served, decision=DECISION, request=request, draw=0.0
-        )
+        wants = wants_token_ids(self.replica, served=self.served, decision=DECISION, request=request, draw=0.0)
         job = Job(request=request, model=MODEL, draft_length=4, request_id="r", token_ids=wants)
+        candidate = drawn(self.served, self.served, decision=DECISION, job=job, draw=0.0)
+        assert candidate is not None
         upstream = self.replica.upstream
         data = b""
         if not request.stream:
             whole = await upstream.complete(job)
-            self.parity.take(whole, served=self.served, decision=DECISION, job=job, draw=0.0)
+            self.parity.take(candidate, whole)
             data = b"".join(piece.data for piece in whole.pieces if isinstance(piece, Wire))
         else:
             stream = await upstream.open(job)
-            watched = self.parity.watch(stream, served=self.served, decision=DECISION, job=job, draw=0.0)
+            watched = self.parity.watch(candidate, stream)
             while (piece := await watched.next()) is not None:
                 data += piece.data if isinstance(piece, Wire) else b""
             await watched.aclose()

@@ -27,25 +27,21 @@ from typing import TypeVar
 
 import msgspec
 from slipstream_core.errors import Incomparable, SlipstreamError
-from slipstream_core.types import Capability, Decision, GenerationRequest
+from slipstream_core.types import Capability
 
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.observations import PendingObservation
 from slipstream_gateway.request.parity.comparison import Answer, Collector, WatchedStream, first_difference
-from slipstream_gateway.request.parity.drawn import drawn
 from slipstream_gateway.request.parity.replay import (
     Candidate,
-    by_scores,
-    comparable,
     replay,
     report,
     tell,
 )
 from slipstream_gateway.request.parity.sampled import Distrust, SampledEvidence, SampledTests, scored_pair
 from slipstream_gateway.request.parity.score import ScoredPair
-from slipstream_gateway.upstreams.base import Completion, Job, Stream
+from slipstream_gateway.upstreams.base import Completion, Stream
 from slipstream_gateway.upstreams.pool import Replica
 
 MAX_QUEUED = 32
@@ -112,52 +108,21 @@ class Parity:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def wants_token_ids(
-        self, replica: Replica, *, served: ServedRoute, decision: Decision, request: GenerationRequest, draw: float
-    ) -> bool:
-        """Whether the comparison of the answer from `replica` needs its token ids: it is by scores, the answer is drawn
-        for a comparison, and a check found that the server returns ids."""
-        policy = served.route.policy
-        return (
-            policy is not None
-            and draw < policy.spec.parity_share
-            and replica.gives_token_ids
-            and by_scores(served, request)
-            and comparable(served, decision, request)
-        )
+    def take(self, candidate: Candidate, answer: Completion) -> None:
+        """Queues a whole answer."""
+        if self._is_too_large(candidate):
+            return
+        try:
+            for piece in answer.pieces:
+                candidate.answer.add(piece)
+        except Incomparable as exc:
+            self._drop(candidate, exc.cause)
+            return
+        self._enqueue(candidate)
 
-    def take(
-        self,
-        answer: Completion,
-        *,
-        served: ServedRoute,
-        decision: Decision,
-        job: Job,
-        draw: float,
-        observation: PendingObservation | None = None,
-    ) -> None:
-        """Queues a whole answer if it is drawn for a comparison. Arguments as for `watch`."""
-        candidate = self._candidate(served, decision, job, draw, observation)
-        if candidate is not None:
-            self._take_whole(candidate, answer)
-
-    def watch(
-        self,
-        answer: Stream,
-        *,
-        served: ServedRoute,
-        decision: Decision,
-        job: Job,
-        draw: float,
-        observation: PendingObservation | None = None,
-    ) -> Stream:
-        """The stream to read in place of `answer`. If the answer is drawn for a comparison, the stream also stores a
-        copy.
-
-        `draw` in [0, 1) is compared with the policy's share. `observation` records the result of the comparison.
-        """
-        candidate = self._candidate(served, decision, job, draw, observation)
-        if candidate is None:
+    def watch(self, candidate: Candidate, answer: Stream) -> Stream:
+        """The stream to read in place of `answer`. It also stores a copy, and queues it at its end."""
+        if self._is_too_large(candidate):
             return answer
         if self._watched >= MAX_WATCHED:
             self._drop(candidate, "queue_full")
@@ -196,30 +161,12 @@ class Parity:
 
     # Collection of answers.
 
-    def _candidate(
-        self,
-        served: ServedRoute,
-        decision: Decision,
-        job: Job,
-        draw: float,
-        observation: PendingObservation | None,
-    ) -> Candidate | None:
-        """A candidate for the answer to `job`; None if it must not be compared."""
-        serving = self._fleet.current.routes.get(served.route.model) if decision.revision else None
-        candidate = drawn(served, serving, decision=decision, job=job, draw=draw, observation=observation)
-        if candidate is not None and len(job.request.raw) > MAX_REQUEST_BYTES:
-            self._drop(candidate, "too_large")
-            return None
-        return candidate
-
-    def _take_whole(self, candidate: Candidate, completion: Completion) -> None:
-        try:
-            for piece in completion.pieces:
-                candidate.answer.add(piece)
-        except Incomparable as exc:
-            self._drop(candidate, exc.cause)
-            return
-        self._enqueue(candidate)
+    def _is_too_large(self, candidate: Candidate) -> bool:
+        """Whether the request is too large to be kept, which is counted."""
+        if len(candidate.job.request.raw) <= MAX_REQUEST_BYTES:
+            return False
+        self._drop(candidate, "too_large")
+        return True
 
     def _ended(self, candidate: Candidate, collector: Collector) -> None:
         self._watched -= 1
