@@ -29,6 +29,7 @@ BENCHMARKS = {
     "vllm_engines": "tokens per second of the embedded engine and of vLLM on the same weights",
     "vllm_length_zero": "what draft length 0 costs on a vLLM server that speculates",
     "vllm_gateway": "what the gateway adds before vLLM, and a kill there",
+    "prefix_affinity": "time to first token with requests of the same beginning on the same vLLM server",
     "vllm_kill": "how soon running streams stop drafting on vLLM",
     "vllm_distribution": "two-token distributions of vLLM at draft length 0 and 4",
     "vllm_fuzz": "random lengths, aborts, limits and changes on vLLM",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -30,8 +30,11 @@ def servers(*kinds: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def started_servers(*kinds: str) -> Iterator[list[VllmServer]]:
-    """New servers, in order: `speculative` with the plugin and four draft tokens, or `plain` without either."""
+def started_servers(
+    *kinds: str, model: Path = TARGET_DIR, threads: int | None = None, extra: Sequence[str] = ()
+) -> Iterator[list[VllmServer]]:
+    """New servers of `model`, in order: `speculative` with the plugin and four draft tokens, or `plain` without either.
+    `extra` are further arguments of vLLM."""
     install = install_vllm(lambda line: print(line, file=sys.stderr, flush=True))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         started = []
@@ -39,11 +42,13 @@ def started_servers(*kinds: str) -> Iterator[list[VllmServer]]:
             speculates = kind == "speculative"
             speculation = Speculation(method="draft_model", tokens=DRAFT_TOKENS, draft=str(DRAFT_DIR))
             launch = VllmLaunch(
-                model=str(TARGET_DIR),
+                model=str(model),
                 served_name=MODEL,
                 speculation=speculation if speculates else None,
                 plugin=speculates,
                 context_tokens=2048,
+                threads=threads,
+                extra=tuple(extra),
             )
             server = VllmServer(install=install, launch=launch, run_dir=Path(folder), port=port)
             stack.callback(server.stop)

@@ -51,8 +51,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     speculates, or that it refuses then. `refused_without_effect`: parameters without effect on an answer, which it
     refuses nevertheless. `counts`: the form of its draft counts, None if it has none; `counts_field`: the parameter
     that requests them, if they need one. `scores`: the form of its scores, None if it has none. `ids_in_traffic`:
-    `return_token_ids` works for every request, as with vLLM. `ready_path`: the path that has status 200 exactly if the
-    server is ready.
+    `return_token_ids` works for every request, as with vLLM. `caches_prefixes`: the engine caches the beginnings of
+    prompts unless it is told not to. `ready_path`: the path that has status 200 exactly if the server is ready.
     """
 
     unsupported: frozenset[str] = frozenset()
@@ -62,6 +62,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     counts_field: str | None = None
     scores: ScoresForm | None = ScoresForm.PROMPT_LOGPROBS
     ids_in_traffic: bool = True
+    caches_prefixes: bool = False
     ready_path: str = "v1/models"
 
 
@@ -118,6 +119,7 @@ DIALECTS: Mapping[DialectName, Dialect] = MappingProxyType(
             counts_field="return_spec_tokens_details",
             scores=ScoresForm.INPUT_TOKEN_LOGPROBS,
             ids_in_traffic=False,  # refused for streamed chats
+            caches_prefixes=True,  # `disable_radix_cache` is False
             ready_path="ready",
         ),
         DialectName.TRTLLM: Dialect(
@@ -138,6 +140,7 @@ DIALECTS: Mapping[DialectName, Dialect] = MappingProxyType(
             counts=CountsForm.AVG_DECODED_TOKENS_PER_ITER,
             scores=None,
             ids_in_traffic=False,
+            caches_prefixes=True,  # `KvCacheConfig.enable_block_reuse` is True
             ready_path="health",
         ),
     }

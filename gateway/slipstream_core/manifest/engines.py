@@ -195,6 +195,13 @@ class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ApiKeyEnv,
         Meta(description="Environment variable that holds the servers' API key; for protocol openai only."),
     ] = None
+    prefix_caching: Annotated[
+        bool | None,
+        Meta(
+            description="Whether the servers cache the beginnings of prompts. Then requests with the same beginning go "
+            "to the same server if its load permits. Default: true for the dialects sglang and trtllm."
+        ),
+    ] = None
     price_per_gpu_hour: Annotated[
         Annotated[float, Meta(ge=0, le=100_000)] | None,
         Meta(description="Price of one of these servers for an hour. Default: the pair's price."),

@@ -10,6 +10,7 @@ import msgspec
 
 from slipstream_core.manifest.addresses import fits
 from slipstream_core.manifest.capabilities import PLAIN_OPENAI, VLLM, Capabilities, capabilities_of, without
+from slipstream_core.manifest.dialects import DIALECTS
 from slipstream_core.manifest.engines import DialectName, ExternalArm, SlipstreamEngine, VllmEngine, WireProtocol
 from slipstream_core.manifest.fingerprint import written_hash
 from slipstream_core.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
@@ -29,7 +30,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     `drafts_per_request`: the servers accept a draft length with every request, else they use the one that they were
     started with. `own_engine`: Slipstream's engine decodes there: it continues a sampled answer of another server
     exactly, and it derives random numbers from seed and position. `dialect` is that of the servers' OpenAI API.
-    `price_per_gpu_hour` is None if unknown.
+    `caches_prefixes`: a server is faster with a prompt whose beginning it has seen. `price_per_gpu_hour` is None if
+    unknown.
     """
 
     protocol: WireProtocol
@@ -40,6 +42,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     drafts_per_request: bool = True
     own_engine: bool = False
     dialect: DialectName = DialectName.OPENAI
+    caches_prefixes: bool = False
     api_key_env: str | None = None
     price_per_gpu_hour: float | None = None
 
@@ -217,6 +220,7 @@ def _vllm_backends(
         capabilities=without(VLLM if speculates else PLAIN_OPENAI, engine.unsupported),
         pool=pair.metadata.key,
         drafts_per_request=speculates,
+        caches_prefixes=True,
         api_key_env=engine.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour,
     )
@@ -235,6 +239,7 @@ def _fallback(pair: ModelPair) -> Backend | None:
         capabilities=PLAIN_OPENAI,
         pool=f"{pair.metadata.key}/fallback",
         drafts_per_request=False,
+        caches_prefixes=True,
         api_key_env=servers.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour,
     )
@@ -253,6 +258,7 @@ def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend
         drafts_per_request=arm.protocol is WireProtocol.TRITON,
         own_engine=arm.protocol is WireProtocol.TRITON,
         dialect=arm.dialect,
+        caches_prefixes=DIALECTS[arm.dialect].caches_prefixes if arm.prefix_caching is None else arm.prefix_caching,
         api_key_env=arm.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour if price is None else price,
     )

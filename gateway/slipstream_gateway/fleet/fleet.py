@@ -250,7 +250,13 @@ class Fleet:
                 self._replicas[key] = Replica(endpoint, self._connect(key), self._health)
             replicas.append(self._replicas[key])
             keys.add(key)
-        return Pool(replicas, clock=self._clock, speculative=speculative, health=self._health)
+        return Pool(
+            replicas,
+            clock=self._clock,
+            speculative=speculative,
+            health=self._health,
+            caches_prefixes=backend.caches_prefixes,
+        )
 
     def _drop_if_unused(self, snapshot: Snapshot) -> None:
         if snapshot.in_use:

@@ -13,6 +13,7 @@ from slipstream_core.types import Arm, Capability, Decision, GenerationRequest, 
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.upstreams.base import Stream
 from slipstream_gateway.upstreams.pool import Batch, Pool, Replica
+from slipstream_gateway.upstreams.pool.affinity import head_key
 
 MAX_ATTEMPTS = 4
 IsKilled = Callable[[], bool]
@@ -36,6 +37,11 @@ class _Arm(NamedTuple):
     decision: Decision
     needs: Capability | None = None
 
+    def pick(self, tried: Sequence[Replica], request: GenerationRequest, *, is_needed: bool = True) -> Replica | None:
+        """A replica that was not `tried`, as `Pool.pick` chooses it."""
+        key = head_key(request) if self.pool.is_affine else None
+        return self.pool.pick(tried, self.needs, key=key, is_needed=is_needed)
+
     def at(self, replica: Replica) -> Candidate:
         return Candidate(replica, self.served, self.backend, self.decision)
 
@@ -53,7 +59,7 @@ def canary_candidates(
         decision, revision=canary.revision, draft_length=min(decision.draft_length, most)
     )
     for arm in _arms(served.canary, decision, request, is_killed_now):
-        replica = None if _is_barred(arm, is_killed_now) else arm.pool.pick((), arm.needs, is_needed=False)
+        replica = None if _is_barred(arm, is_killed_now) else arm.pick((), request, is_needed=False)
         if replica is not None:
             yield arm.at(replica)
             return
@@ -81,7 +87,7 @@ def first_candidates(
     for arm in _arms(served, decision, request, is_killed_now):
         tried = [replica for replica in tried if replica not in spared]
         while not _is_barred(arm, is_killed_now):
-            if count == MAX_ATTEMPTS or (replica := arm.pool.pick(tried, arm.needs)) is None:
+            if count == MAX_ATTEMPTS or (replica := arm.pick(tried, request)) is None:
                 break
             tried.append(replica)
             count += 1
@@ -111,7 +117,7 @@ def resume_candidates(
     tried = [broken]
     for arm in _resume_arms(served, decision, request, is_killed_now):
         while not _is_barred(arm, is_killed_now):
-            replica = arm.pool.pick(tried, arm.needs) or next(iter(_left(arm, tried)), None)
+            replica = arm.pick(tried, request) or next(iter(_left(arm, tried)), None)
             if replica is None:
                 break
             tried.append(replica)

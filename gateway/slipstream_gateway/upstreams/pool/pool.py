@@ -9,6 +9,7 @@ from statistics import median
 from slipstream_core.settings import HealthSettings
 from slipstream_core.types import Capability, Withheld
 
+from slipstream_gateway.upstreams.pool.affinity import Affinity
 from slipstream_gateway.upstreams.pool.breaker import Breaker, Ejection
 from slipstream_gateway.upstreams.pool.replica import Replica, ReplicaState
 
@@ -18,7 +19,8 @@ _SWEEP_S = 1.0
 
 class Pool:
     """`speculative` names the arm. All replicas of a speculative arm may be ejected, because the plain arm takes over.
-    Of a plain arm, the sweep ejects at most a share, and the last replica is always used."""
+    Of a plain arm, the sweep ejects at most a share, and the last replica is always used. `caches_prefixes`: the
+    servers keep the beginnings of prompts, so that `is_affine` requests are best sent to the same one."""
 
     def __init__(
         self,
@@ -27,20 +29,29 @@ class Pool:
         clock: Callable[[], float],
         speculative: bool = False,
         health: HealthSettings = _DEFAULTS,
+        caches_prefixes: bool = False,
     ) -> None:
         self.replicas = tuple(replicas)
         self._members = tuple((replica, replica.breaker(speculative=speculative)) for replica in replicas)
         self._speculative = speculative
         self._health = health
         self._clock = clock
+        self._affinity = Affinity([replica.name for replica in replicas])
+        self.is_affine = caches_prefixes and len(self.replicas) > 1
         self._turn = 0
         self._sweep_s = clock() + _SWEEP_S
 
     def pick(
-        self, tried: Sequence[Replica] = (), needs: Capability | None = None, *, is_needed: bool = True
+        self,
+        tried: Sequence[Replica] = (),
+        needs: Capability | None = None,
+        *,
+        key: int | None = None,
+        is_needed: bool = True,
     ) -> Replica | None:
         """The usable replica with the least work that is not in `tried` and has the capability that the request
-        `needs`; ties rotate. None: no replica is left.
+        `needs`; ties rotate. With a `key`, the replica that requests with this key prefer, unless it has far more work
+        than the others. None: no replica is left.
 
         If all replicas of a plain arm are ejected, and none of them was tried, the one whose ejection ends first;
         `is_needed` False: none, because other servers can take the request.
@@ -48,6 +59,12 @@ class Pool:
         now_s = self._clock()
         if now_s >= self._sweep_s:
             self._sweep(now_s)
+        best = self._least_work(tried, needs, now_s) if key is None else self._preferred(key, tried, needs, now_s)
+        if best is not None or self._speculative or not is_needed:
+            return best
+        return None if any(replica in tried for replica in self.replicas) else self.last_resort()
+
+    def _least_work(self, tried: Sequence[Replica], needs: Capability | None, now_s: float) -> Replica | None:
         best: Replica | None = None
         least = math.inf
         count = len(self._members)
@@ -59,9 +76,17 @@ class Pool:
             cost = (replica.outstanding + 1) * breaker.drag
             if cost < least:
                 best, least = replica, cost
-        if best is not None or self._speculative or not is_needed:
-            return best
-        return None if any(replica in tried for replica in self.replicas) else self.last_resort()
+        return best
+
+    def _preferred(self, key: int, tried: Sequence[Replica], needs: Capability | None, now_s: float) -> Replica | None:
+        costs = [
+            math.inf
+            if replica in tried or (breaker.is_open and not breaker.usable(now_s)) or replica.why_withheld(needs)
+            else (replica.outstanding + 1) * breaker.drag
+            for replica, breaker in self._members
+        ]
+        index = self._affinity.preferred(key, costs)
+        return None if index is None else self.replicas[index]
 
     def least_busy(self, needs: Capability | None = None) -> Replica | None:
         """The replica with the fewest requests in flight that could take the request now. None: there is none."""
