@@ -85,7 +85,7 @@ def _read(file: str) -> bytes:
 
 
 def _route(table: RoutingTable, request: GenerationRequest) -> Route:
-    route = table.routes.get(request.model)
+    route = table.find(request.model)
     if route is None:
         known = ", ".join(table.routes)
         raise CommandError(f"{ModelNotFound(request.model)} The manifest has: {known}.")

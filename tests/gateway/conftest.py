@@ -68,8 +68,9 @@ class OpenAiServer(ThreadedServer):
 
     `slow_s` and `status` are as in a script, whatever the text says. `pace_s` are the seconds between tokens where the
     text says `gap` alone; `odd_token` is the index of a token that this server spells otherwise, `finish_reason` what
-    its answers end with. A server that is not `scripted` gives
-    every text the same answer: for tests that make texts up, which may be a script by chance.
+    its answers end with. `models` are those that it lists; it refuses others as vLLM does. Without any it lists none,
+    and serves every name. A server that is not `scripted` gives every text the same answer: for tests that make texts
+    up, which may be a script by chance.
     """
 
     def __init__(self, port: int = 0, *, scripted: bool = True) -> None:
@@ -83,6 +84,7 @@ class OpenAiServer(ThreadedServer):
         self.odd_token: int | None = None
         self.finish_reason = "stop"
         self.answer_id = "chatcmpl-up"
+        self.models: list[str] = []
         self._scripted = scripted
         self._connections: set[asyncio.Task[None]] = set()
         super().__init__(port)
@@ -116,7 +118,8 @@ class OpenAiServer(ThreadedServer):
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
         body = await _body(reader, headers)
         if lines[0].startswith("GET"):
-            await self._reply(writer, 200, {"object": "list", "data": []})
+            data = [{"id": name, "object": "model"} for name in self.models]
+            await self._reply(writer, 200, {"object": "list", "data": data})
             return True
         request = json.loads(body)
         self.requests.append(request)
@@ -137,6 +140,8 @@ class OpenAiServer(ThreadedServer):
             return False
         if self.status is not None:
             script = {**script, "status": str(self.status)}
+        if self.models and request["model"] not in self.models:
+            script = {**script, "status": "404"}
         if "garbage" in script:
             writer.write(b"this is no HTTP at all\r\n\r\n")
             return False

@@ -92,6 +92,20 @@ def test_without_a_draft_vllm_keeps_its_own_scheduler():
     assert not [argument for argument in arguments if "speculative" in argument or "scheduler" in argument]
 
 
+def test_adapters_are_downloaded_and_named_as_clients_name_them():
+    adapters = [{"name": "sql", "source": "hf://acme/sql@v1"}, {"name": "de", "source": "./de"}]
+    raw = vllm_pair(engine={"adapters": adapters})
+    arguments = server(raw)["args"]
+    at = arguments.index("--lora-modules")
+    assert [json.loads(each) for each in arguments[at + 1 : at + 3]] == [
+        {"name": "acme-70b:sql", "path": "/models/hf/acme/sql/v1"},
+        {"name": "acme-70b:de", "path": "/models/de"},
+    ]
+    assert arguments[at + 3 : at + 5] == ["--enable-lora", "--max-loras=2"]
+    download = template(raw)["spec"]["initContainers"][0]
+    assert "fetch acme/sql v1 '/models/hf/acme/sql/v1'" in download["command"][-1]
+
+
 def test_a_server_has_the_environment_of_the_pair():
     variables = [
         {"name": "NCCL_DEBUG", "value": "WARN"},
@@ -140,6 +154,7 @@ def test_clients_reach_the_one_port_of_vllm():
         {"draft": {"revision": "2"}},
         {"maxDraftTokens": 4},
         {"engine": {"maxModelLen": 4096}},
+        {"engine": {"adapters": [{"name": "sql", "source": "./sql"}]}},
         {"serving": {"env": [{"name": "A", "value": "1"}]}},
         {"model": "another-name"},
     ],

@@ -92,6 +92,27 @@ class PlainServers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = None
 
 
+class Adapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """A LoRA adapter of the target. Clients name it MODEL:NAME, with the pair's model."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+            max_length=128,
+            description="Name of the adapter; clients request the model MODEL:NAME.",
+        ),
+    ]
+    source: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        Meta(description="Folder of the adapter, as target.source; required for servers that are started."),
+    ] = None
+    model: Annotated[
+        ModelName | None,
+        Meta(description="Name of the adapter on the servers in endpoints. Default: its name."),
+    ] = None
+
+
 class VllmEngine(
     msgspec.Struct,
     frozen=True,
@@ -168,6 +189,14 @@ class VllmEngine(
             "while it speculates (min_p, logit_bias and others). Without such servers these requests are refused."
         ),
     ] = None
+    adapters: Annotated[
+        tuple[Adapter, ...],
+        Meta(
+            max_length=64,
+            description="LoRA adapters of the target, for serving openai. A request for one goes to a server that has "
+            "loaded it. Drafts are those of the target without the adapter.",
+        ),
+    ] = ()
     unsupported: Unsupported = ()
 
 

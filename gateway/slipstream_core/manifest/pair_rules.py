@@ -28,7 +28,7 @@ from slipstream_core.manifest.objects import (
     Target,
 )
 from slipstream_core.manifest.serving import EnvVar, Resources, Serving, Toleration, Update
-from slipstream_core.manifest.sources import form_problem
+from slipstream_core.manifest.sources import EMBEDDED, form_problem
 from slipstream_core.manifest.vllm_command import is_short, set_by_field, set_by_slipstream
 
 STARTED_VLLM_FIELDS = (  # the fields of vLLM's engine for servers that are started
@@ -95,6 +95,30 @@ def _check_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
             yield Problem(f"spec.engine.{camel(name)}", f"has no effect with serving {engine.serving}, leave it out")
     if engine.plain is not None:
         yield from _check_plain_servers(spec, engine, engine.plain)
+    yield from _check_adapters(engine)
+
+
+def _check_adapters(engine: VllmEngine) -> Iterator[Problem]:
+    if engine.adapters and engine.serving == "triton":
+        yield Problem("spec.engine.adapters", "has no effect with serving triton, leave it out")
+        return
+    names = [adapter.name for adapter in engine.adapters]
+    for index, adapter in enumerate(engine.adapters):
+        path = f"spec.engine.adapters[{index}]"
+        if adapter.name in names[:index]:
+            yield Problem(f"{path}.name", f"is listed twice: {show(adapter.name)}")
+        if engine.endpoints:
+            if adapter.source is not None:
+                yield Problem(f"{path}.source", "has no effect with spec.engine.endpoints, leave it out")
+            continue
+        if adapter.model is not None:
+            yield Problem(f"{path}.model", "has no effect without spec.engine.endpoints, leave it out")
+        if adapter.source is None:
+            yield Problem(f"{path}.source", "is required without spec.engine.endpoints")
+        elif adapter.source.startswith(EMBEDDED):
+            yield Problem(f"{path}.source", f"must be the folder of an adapter, got {show(adapter.source)}")
+        else:
+            yield from _check_source(adapter.source, f"{path}.source")
 
 
 def _check_started_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:

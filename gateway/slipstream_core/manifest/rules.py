@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from slipstream_core.manifest.adapters import adapter_name, adapters_of
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.engines import ExternalEngine, VllmEngine
 from slipstream_core.manifest.objects import (
@@ -43,6 +44,7 @@ def check_together(objects: Sequence[ManifestObject]) -> Iterator[Blamed]:
     yield from _repeated(policies, lambda policy: policy.metadata.key, "metadata.name", "has the name")
     yield from _repeated(pairs, lambda pair: pair.spec.model, "spec.model", "serves the model")
     yield from _repeated(policies, pair_key_of, "spec.pair", "is for the pair")
+    yield from _check_adapter_models(pairs)
     yield from _check_triton_models(pairs)
     by_key = {pair.metadata.key: pair for pair in pairs}
     for policy in policies:
@@ -97,6 +99,17 @@ def _repeated(items: Iterable[_Object], key: Callable[[_Object], str], path: str
         if value in seen:
             yield item, Problem(path, f"another {type(item).__name__} {what} {show(value)}")
         seen.add(value)
+
+
+def _check_adapter_models(pairs: Sequence[ModelPair]) -> Iterator[Blamed]:
+    """The name of an adapter must not be that of a pair's model, which clients would get instead."""
+    models = {pair.spec.model: pair for pair in pairs}
+    for pair in pairs:
+        for index, adapter in enumerate(adapters_of(pair)):
+            other = models.get(adapter_name(pair.spec.model, adapter))
+            if other is not None:
+                message = f"ModelPair/{other.metadata.name} already serves the model {show(other.spec.model)}"
+                yield pair, Problem(f"spec.engine.adapters[{index}].name", message)
 
 
 def _check_triton_models(pairs: Iterable[ModelPair]) -> Iterator[Blamed]:

@@ -8,10 +8,18 @@ from types import MappingProxyType
 
 import msgspec
 
+from slipstream_core.manifest.adapters import adapter_name, adapters_of, base_and_adapter, name_on_servers
 from slipstream_core.manifest.addresses import fits
 from slipstream_core.manifest.capabilities import PLAIN_OPENAI, VLLM, Capabilities, capabilities_of, without
 from slipstream_core.manifest.dialects import DIALECTS
-from slipstream_core.manifest.engines import DialectName, ExternalArm, SlipstreamEngine, VllmEngine, WireProtocol
+from slipstream_core.manifest.engines import (
+    Adapter,
+    DialectName,
+    ExternalArm,
+    SlipstreamEngine,
+    VllmEngine,
+    WireProtocol,
+)
 from slipstream_core.manifest.fingerprint import written_hash
 from slipstream_core.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
 from slipstream_core.manifest.rules import has_draft, pair_key_of
@@ -63,7 +71,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     `generation` is a hash of the pair and its policy as written: equal exactly when both are. `standing` limits the
     share of each class that may speculate; None, as with a file, sets no limit. `killed` is the reason why no request
     of this pair may speculate, beyond the kill switches of `pair` and `policy`. `canary` is the new revision that is
-    compared with this one.
+    compared with this one. `adapter` is the LoRA adapter of a route of `for_adapter`.
     """
 
     model: str
@@ -77,6 +85,21 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     killed: str | None = None
     fallback: Backend | None = None
     canary: CanaryRoute | None = None
+    adapter: Adapter | None = None
+
+    def for_adapter(self, name: str) -> Route | None:
+        """The route of an adapter: the same servers, by the adapter's name there. None: the pair does not have it."""
+        adapter = next((one for one in adapters_of(self.pair) if one.name == name), None)
+        if adapter is None:
+            return None
+        backends = (self.plain, self.speculative, self.fallback)
+        on_servers = name_on_servers(self.pair, adapter)
+        plain, speculative, fallback = (one and msgspec.structs.replace(one, model=on_servers) for one in backends)
+        assert plain is not None  # nosec B101 # for the type checker
+        model = adapter_name(self.model, adapter)
+        return msgspec.structs.replace(
+            self, model=model, plain=plain, speculative=speculative, fallback=fallback, adapter=adapter, canary=None
+        )
 
     @property
     def servers(self) -> frozenset[str]:
@@ -99,6 +122,15 @@ class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
     routes: Mapping[str, Route]
     generation: str
     folder: Path = Path()
+
+    def find(self, model: str) -> Route | None:
+        """The route of the clients' name `model`: that of a pair, or of an adapter of a pair. None: there is none."""
+        route = self.routes.get(model)
+        if route is None:
+            base, name = base_and_adapter(model)
+            of_base = self.routes.get(base)
+            route = None if of_base is None else of_base.for_adapter(name)
+        return route
 
 
 def compile_table(

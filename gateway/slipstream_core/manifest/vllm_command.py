@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 import msgspec
 
+from slipstream_core.manifest.adapters import adapters_of, name_on_servers
 from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.sources import located
@@ -45,7 +46,10 @@ _FIELDS = {
     "--quantization": "quantization",
     "--max-model-len": "maxModelLen",
     "--max-num-seqs": "maxNumSeqs",
+    "--enable-lora": "adapters",
+    "--lora-modules": "adapters",
 }
+_MAX_LORAS = 4
 _SHORT = {"-sc": "--speculative-config"}  # that `slipstream up` has to refuse
 
 
@@ -61,6 +65,19 @@ def engine_arguments(engine: VllmEngine) -> list[str]:
     }
     pairs = ((name, str(value)) for name, value in given.items() if value is not None)
     return [*(part for pair in pairs for part in pair), *engine.arguments]
+
+
+def adapter_arguments(pair: ModelPair, folder: PurePath) -> list[str]:
+    """The arguments for the pair's LoRA adapters, whose relative sources start at `folder`. A batch can have several
+    adapters; vLLM's default is one."""
+    adapters = adapters_of(pair)
+    if not adapters:
+        return []
+    modules = (
+        {"name": name_on_servers(pair, adapter), "path": located(adapter.source or "", folder)} for adapter in adapters
+    )
+    most = min(len(adapters), _MAX_LORAS)
+    return ["--lora-modules", *map(json.dumps, modules), "--enable-lora", f"--max-loras={most}"]
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from slipstream_gateway.console.recent_traffic import RecentTraffic
 from slipstream_gateway.decide.estimate import ArmComparisons, Learner
 from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.fleet import ConfigurationSource, Departures, Fleet
+from slipstream_gateway.fleet.loaded_models import LoadedModels
 from slipstream_gateway.fleet.snapshot import ReplicaKey
 from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.cold_start import ColdStarts
@@ -65,6 +66,7 @@ class Services:
     peers: WorkerPeers
     access: AccessControl
     departures: Departures
+    loaded_models: LoadedModels
 
 
 def build_services(settings: GatewaySettings, *, connect: Connect = connect_server) -> Services:
@@ -123,6 +125,7 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
         peers=WorkerPeers(settings.metrics_folder),
         access=build_access(settings, audit),
         departures=Departures(fleet),
+        loaded_models=LoadedModels(fleet),
     )
 
 

@@ -15,6 +15,7 @@ from slipstream_core.errors import (
     SlipstreamError,
     UpstreamError,
     UpstreamFailed,
+    UpstreamRejected,
     UpstreamUnavailable,
     for_log,
 )
@@ -92,6 +93,8 @@ class Answers:
                 except RequestError as exc:
                     if candidate.decision.revision and not call.has_begun:
                         call.refused = call.observation  # by a new revision; the serving one may accept it
+                    elif _lacks_adapter(candidate, exc):
+                        candidate.replica.refused(candidate.served.adapter)
                     elif call.stream is not None or call.committed is None:
                         raise
                     await attempt.close()  # a server refused to continue the answer
@@ -229,6 +232,12 @@ class Answers:
             call.spent, call.stream = call.usage, None
 
 
+def _lacks_adapter(candidate: Candidate, error: RequestError) -> bool:
+    """Whether a server refuses a request for a LoRA adapter because it does not have it, which others may."""
+    is_for_adapter = candidate.served.adapter is not None
+    return is_for_adapter and isinstance(error, UpstreamRejected) and error.status == 404
+
+
 def _has_elsewhere(candidate: Candidate, call: Call, served: ServedRoute) -> bool:
     """Whether another server could take over from that of `candidate`. From one of a new revision those of `served`
     can, after the first byte only if the target is the same."""
@@ -273,9 +282,10 @@ def _last_error(call: Call, served: ServedRoute) -> SlipstreamError:
     failure = call.failure
     if failure is not None and not isinstance(failure, UpstreamUnavailable):
         return failure
+    lacks = served.adapter is not None and all(replica.lacks(served.adapter) for replica in served.plain.replicas)
+    message = "No server has loaded the adapter '{}'." if lacks else "No server for the model '{}' is up."
     error = UpstreamUnavailable(
-        f"No server for the model '{call.request.model}' is up.",
-        retry_after_s=max(served.plain.retry_after_s(), 1.0),
+        message.format(call.request.model), retry_after_s=max(served.plain.retry_after_s(), 1.0)
     )
     error.__cause__ = failure
     return error

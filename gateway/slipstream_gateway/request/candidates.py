@@ -40,7 +40,7 @@ class _Arm(NamedTuple):
     def pick(self, tried: Sequence[Replica], request: GenerationRequest, *, is_needed: bool = True) -> Replica | None:
         """A replica that was not `tried`, as `Pool.pick` chooses it."""
         key = head_key(request) if self.pool.is_affine else None
-        return self.pool.pick(tried, self.needs, key=key, is_needed=is_needed)
+        return self.pool.pick(tried, self.needs, key=key, adapter=self.served.adapter, is_needed=is_needed)
 
     def at(self, replica: Replica) -> Candidate:
         return Candidate(replica, self.served, self.backend, self.decision)
@@ -142,8 +142,13 @@ def _left(arm: _Arm, tried: Sequence[Replica]) -> list[Replica]:
 
 
 def _able(arm: _Arm) -> list[Replica]:
-    """The servers with the capability that the request needs, ordered by their next permitted attempt."""
-    return [replica for replica in arm.pool.by_return() if not replica.why_withheld(arm.needs)]
+    """The servers with the capability and the adapter that the request needs, ordered by their next permitted
+    attempt."""
+    return [
+        replica
+        for replica in arm.pool.by_return()
+        if not replica.why_withheld(arm.needs) and not replica.lacks(arm.served.adapter)
+    ]
 
 
 def _is_barred(arm: _Arm, is_killed_now: IsKilled) -> bool:

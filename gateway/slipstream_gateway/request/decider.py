@@ -39,6 +39,7 @@ class Learner(Protocol):
         pair: str,
         key_id: str,
         is_authenticated: bool = False,
+        adapter: str = "",
     ) -> Subject: ...
 
     def forecast(self, query: ForecastQuery) -> Forecast: ...
@@ -88,6 +89,7 @@ class Decider:
             pair=route.pair.metadata.key,
             key_id=caller.key_id or key_id_of(authorization),
             is_authenticated=bool(caller.key_id),
+            adapter=route.adapter.name if route.adapter is not None else "",
         )
         target, health = _speculative_target(served, request)
         forecast = None
@@ -107,7 +109,7 @@ def _query(
     request: GenerationRequest, profile: RequestProfile, subject: Subject, served: ServedRoute, target: Replica
 ) -> ForecastQuery:
     """The query to the estimates at the present load. `target` is the server on which the request would speculate."""
-    route, plain = served.route, served.plain.least_busy()
+    route, plain = served.route, served.plain.least_busy(adapter=served.adapter)
     return ForecastQuery(
         subject=subject,
         profile=profile,
@@ -126,7 +128,7 @@ def _speculative_target(served: ServedRoute, request: GenerationRequest) -> tupl
     if served.speculative is None:
         return None, _UP
     needs = speculation_of(request)
-    target = served.speculative.least_busy(needs)
+    target = served.speculative.least_busy(needs, served.adapter)
     if target is not None:
         pool = served.speculative
         return target, Health(longest_draft=pool.longest_draft(needs), adaptive=pool.is_adaptive(needs))

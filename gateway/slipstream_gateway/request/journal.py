@@ -127,4 +127,5 @@ def same_target(one: Route, other: Route) -> bool:
         one.pair.metadata.key == other.pair.metadata.key
         and one.pair.spec.target == other.pair.spec.target
         and (one.plain.protocol, one.plain.model) == (other.plain.protocol, other.plain.model)
+        and one.adapter == other.adapter
     )

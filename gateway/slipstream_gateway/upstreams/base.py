@@ -237,6 +237,10 @@ class Upstream(Protocol):
         """Returns when the replica can serve; raises `UpstreamError` otherwise."""
         ...
 
+    async def models(self) -> frozenset[str]:
+        """The names of the models that the server has loaded, its LoRA adapters among them."""
+        ...
+
     async def stop_drafting(self) -> None:
         """Makes all answers that the replica decodes for this model continue plainly from their next step, if the
         server supports that; their tokens are unchanged. Later requests draft as they specify. Has its own deadline."""

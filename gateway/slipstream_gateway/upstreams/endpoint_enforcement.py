@@ -40,6 +40,9 @@ class RefusedUpstream:
     async def probe(self) -> None:
         raise self._error()
 
+    async def models(self) -> frozenset[str]:
+        raise self._error()
+
     async def stop_drafting(self) -> None:
         """No answers run here."""
 

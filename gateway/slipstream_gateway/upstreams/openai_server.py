@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable, Sequence
 
 import aiohttp
+import msgspec
 from multidict import CIMultiDict
 from slipstream_core.errors import (
     Incomparable,
@@ -48,7 +49,22 @@ _PATHS = {
     Endpoint.COMPLETION: "v1/completions",
     Endpoint.RESPONSES: "v1/responses",
 }
+_MODELS_PATH = "v1/models"
+_MAX_MODELS_BYTES = 1024 * 1024
 _TLS_HINT = " (over TLS; a server that requires a client certificate closes connections this way, see --upstream-cert)"
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    """The answer of `v1/models`."""
+
+    data: list[_Model]
+
+
+_models = msgspec.json.Decoder(_Models)
 
 
 class OpenAiUpstream:
@@ -115,13 +131,25 @@ class OpenAiUpstream:
         return stream
 
     async def probe(self) -> None:
-        try:
-            async with self._session.get(self._probe_url, headers=self._headers(())) as response:
-                status = response.status
-        except NETWORK_ERRORS as exc:
-            raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None
+        status, _ = await self._get(self._probe_url)
         if status >= 500:
             raise UpstreamUnavailable(f"The upstream returned status {status}.")
+
+    async def models(self) -> frozenset[str]:
+        status, body = await self._get(self._root.join(URL(_MODELS_PATH)))
+        if status != 200:
+            raise UpstreamUnavailable(f"The upstream returned status {status} for its models.")
+        try:
+            return frozenset(model.id for model in _models.decode(body).data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise UpstreamFailed("The upstream returned something other than a list of models.") from None
+
+    async def _get(self, url: URL) -> tuple[int, bytes]:
+        try:
+            async with self._session.get(url, headers=self._headers(()), allow_redirects=False) as response:
+                return response.status, await response.content.read(_MAX_MODELS_BYTES)
+        except NETWORK_ERRORS as exc:
+            raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None
 
     async def stop_drafting(self) -> None:
         """Does nothing: such a server speculates as configured at its start, and its running answers cannot be changed.

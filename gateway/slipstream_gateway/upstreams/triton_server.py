@@ -126,6 +126,9 @@ class TritonUpstream:
             )
         self._facts = await self._fetch_facts()
 
+    async def models(self) -> frozenset[str]:
+        return frozenset({self._model})
+
     async def stop_drafting(self) -> None:
         self._stops += 1
         error = (await self._control(STOP_DRAFTING, timeout_s=_CONTROL_TIMEOUT_S)).error_message

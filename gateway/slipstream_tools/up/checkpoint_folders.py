@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair
+from slipstream_core.manifest.adapters import adapters_of
 from slipstream_core.manifest.sources import EMBEDDED, REMOTE, located
 
 
@@ -29,3 +30,6 @@ def _named_folders(pair: ModelPair) -> Iterator[tuple[str, str, str]]:
             yield f"{name}.source", part.source, "config.json"
         if part is not None and part.tokenizer is not None:
             yield f"{name}.tokenizer", part.tokenizer, "tokenizer.json"
+    for index, adapter in enumerate(adapters_of(pair)):
+        if adapter.source is not None:
+            yield f"engine.adapters[{index}].source", adapter.source, "adapter_config.json"

@@ -11,7 +11,7 @@ from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair, RoutingTable, VllmEngine
 from slipstream_core.manifest.sources import EMBEDDED, located
 from slipstream_core.manifest.triton_model import EMBEDDED_THREADS
-from slipstream_core.manifest.vllm_command import Speculation, engine_arguments, speculation_of
+from slipstream_core.manifest.vllm_command import Speculation, adapter_arguments, engine_arguments, speculation_of
 
 from slipstream_tools.up.checkpoint_folders import check_folders
 from slipstream_tools.up.vllm_server import VllmLaunch
@@ -56,7 +56,7 @@ def launch_of(pair: ModelPair, *, manifest_folder: Path, extra: Sequence[str] = 
         served_name=engine.model or spec.model,
         speculation=_speculation(pair, folder),
         threads=EMBEDDED_THREADS if spec.target.source.startswith(EMBEDDED) else None,
-        extra=(*engine_arguments(engine), *extra),
+        extra=(*adapter_arguments(pair, folder), *engine_arguments(engine), *extra),
     )
 
 

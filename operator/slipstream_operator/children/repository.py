@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
+from slipstream_core.manifest.adapters import adapters_of
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.table import triton_model_name
 from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_repository
@@ -58,6 +59,7 @@ def sources_of(pair: ModelPair) -> Iterator[str]:
     for part in (pair.spec.target, pair.spec.draft):
         if part is not None:
             yield from (source for source in (part.source, part.tokenizer) if source is not None)
+    yield from (adapter.source for adapter in adapters_of(pair) if adapter.source is not None)
 
 
 @cache

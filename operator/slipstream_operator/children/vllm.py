@@ -10,7 +10,7 @@ from slipstream_core.manifest.naming import HTTP_PORT_NAME
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import Serving
 from slipstream_core.manifest.sources import located
-from slipstream_core.manifest.vllm_command import SCHEDULER, engine_arguments, speculation_of
+from slipstream_core.manifest.vllm_command import SCHEDULER, adapter_arguments, engine_arguments, speculation_of
 
 from slipstream_operator.children.identity import VLLM
 from slipstream_operator.children.repository import sources_folder
@@ -67,6 +67,7 @@ def _arguments(pair: ModelPair, serving: Serving, *, is_ipv6: bool) -> list[str]
         *_tokenizer(target.tokenizer, folder),
         *(speculation.arguments() if speculation is not None else ()),
         *((f"--scheduler-cls={SCHEDULER}",) if speculation is not None else ()),
+        *adapter_arguments(pair, folder),
         *engine_arguments(engine),
     ]
 

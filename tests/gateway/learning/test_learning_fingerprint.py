@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,12 +29,13 @@ def subject_of(
     *,
     key_id: str = "key",
     task: TaskType = TaskType.SUMMARIZATION,
+    **known: Any,
 ) -> Subject:
     profile = RequestProfile(
         task=task, expected_output_tokens=100.0, rare_token_share=0.0, structured_output=False,
         prompt_tokens=100, confidence=0.9,
     )  # fmt: skip
-    return (learner or Learner()).subject(request, profile, pair="p", key_id=key_id)
+    return (learner or Learner()).subject(request, profile, pair="p", key_id=key_id, **known)
 
 
 @settings(deadline=None)
@@ -93,6 +95,18 @@ def test_what_a_client_sends_is_part_of_the_fingerprint(chat: Chat) -> None:
     ]
     assert len({subject.fingerprint for subject in subjects}) == len(subjects)
     assert len({subject.source for subject in subjects}) == 4  # key id and system prompt alone
+
+
+def test_an_adapter_has_class_estimates_of_its_own(chat: Chat) -> None:
+    base, keyed = subject_of(chat("Hello")), subject_of(chat("Hello"), is_authenticated=True)
+    adapted = [
+        subject_of(chat("Hello"), adapter=adapter, is_authenticated=is_authenticated).key
+        for adapter in ("sql", "de", "key")
+        for is_authenticated in (False, True)
+    ]
+    assert base.key == ""
+    assert len({base.key, keyed.key, *adapted}) == 8
+    assert subject_of(chat("Hello"), key_id="other", adapter="sql").key == adapted[0]  # clients can invent keys
 
 
 def test_todays_date_in_a_system_prompt_does_not_matter(chat: Chat) -> None:

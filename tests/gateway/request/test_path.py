@@ -90,6 +90,9 @@ class Server:
     async def probe(self) -> None:
         pass
 
+    async def models(self) -> frozenset[str]:
+        return frozenset()
+
     async def stop_drafting(self) -> None:
         pass
 

@@ -50,11 +50,13 @@ class Learner:
         pair: str,
         key_id: str,
         is_authenticated: bool = False,
+        adapter: str = "",
     ) -> Subject:
         """The key of the estimates of `request`; `key_id` is the public id of its API key. If it `is_authenticated`,
-        classes are estimated for that key; otherwise a client could invent keys, so all count as one."""
+        classes are estimated for that key; otherwise a client could invent keys, so all count as one. Classes are also
+        estimated for each `adapter` of the pair's model."""
         return self._fingerprinter.subject(
-            request, profile, pair=pair, key_id=key_id, is_authenticated=is_authenticated
+            request, profile, pair=pair, key_id=key_id, is_authenticated=is_authenticated, adapter=adapter
         )
 
     def forecast(self, query: ForecastQuery) -> Forecast:

@@ -227,7 +227,7 @@ class Parity:
     def _served_now(self, candidate: Candidate) -> ServedRoute | None:
         """The candidate's route as served now. None: the route has changed, and with it perhaps its answers."""
         route = candidate.served.route
-        served = self._fleet.current.routes.get(route.model)
+        served = self._fleet.current.find(route.model)
         known = () if served is None else (served, served.canary)
         return next((one for one in known if one is not None and one.route.generation == route.generation), None)
 
@@ -236,12 +236,14 @@ class Parity:
         served = self._served_now(candidate)
         if served is None:
             return
-        if candidate.of_new_revision and (least := served.plain.least_busy()) is not None:
+        if candidate.of_new_revision and (least := served.plain.least_busy(adapter=served.adapter)) is not None:
             yield least
         if self._admission.queued:
             return
         for replica in served.plain.replicas:
-            if not replica.ejected and replica.outstanding <= self._max_outstanding:
+            if replica.ejected or replica.lacks(served.adapter):
+                continue
+            if replica.outstanding <= self._max_outstanding:
                 yield replica
 
     async def _check(self, candidate: Candidate, replica: Replica) -> None:

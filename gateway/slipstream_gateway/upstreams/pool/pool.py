@@ -47,11 +47,13 @@ class Pool:
         needs: Capability | None = None,
         *,
         key: int | None = None,
+        adapter: str | None = None,
         is_needed: bool = True,
     ) -> Replica | None:
         """The usable replica with the least work that is not in `tried` and has the capability that the request
         `needs`; ties rotate. With a `key`, the replica that requests with this key prefer, unless it has far more work
-        than the others. None: no replica is left.
+        than the others. Replicas that are known to lack the LoRA `adapter`, by its name on the servers, are left out.
+        None: no replica is left.
 
         If all replicas of a plain arm are ejected, and none of them was tried, the one whose ejection ends first;
         `is_needed` False: none, because other servers can take the request.
@@ -59,6 +61,8 @@ class Pool:
         now_s = self._clock()
         if now_s >= self._sweep_s:
             self._sweep(now_s)
+        if adapter is not None:
+            tried = [*tried, *(replica for replica in self.replicas if replica.lacks(adapter))]
         best = self._least_work(tried, needs, now_s) if key is None else self._preferred(key, tried, needs, now_s)
         if best is not None or self._speculative or not is_needed:
             return best
@@ -88,12 +92,12 @@ class Pool:
         index = self._affinity.preferred(key, costs)
         return None if index is None else self.replicas[index]
 
-    def least_busy(self, needs: Capability | None = None) -> Replica | None:
+    def least_busy(self, needs: Capability | None = None, adapter: str | None = None) -> Replica | None:
         """The replica with the fewest requests in flight that could take the request now. None: there is none."""
         now_s = self._clock()
         least: Replica | None = None
         for replica, breaker in self._members:
-            if not breaker.usable(now_s) or replica.why_withheld(needs):
+            if not breaker.usable(now_s) or replica.why_withheld(needs) or replica.lacks(adapter):
                 continue
             if least is None or replica.outstanding < least.outstanding:
                 least = replica

@@ -97,6 +97,7 @@ class Replica:
 
     `withheld` are the capabilities that a check of the engine removed. `unverified` are those of a server without a
     completed check; they apply again after the server was unreachable, because another process may respond next.
+    `models` are the names of the models that the server listed last, its LoRA adapters among them; None: unknown.
     `losses` counts how often the server was unreachable. `gives_token_ids`: a check found that the server returns the
     token ids of its answers, and that the plain side scores them.
     """
@@ -107,6 +108,7 @@ class Replica:
         self.outstanding = 0
         self.stops = 0
         self.unconditional_draft_lengths = 0
+        self.models: frozenset[str] | None = None
         self.losses = 0
         self.gives_token_ids = False
         self.unverified: Mapping[Capability, Withheld] = {}
@@ -124,6 +126,15 @@ class Replica:
         if capability is None:
             return None
         return self.upstream.drafting.withheld or self.withheld.get(capability)
+
+    def lacks(self, adapter: str | None) -> bool:
+        """Whether the server is known not to have loaded `adapter`, by its name there."""
+        return adapter is not None and self.models is not None and adapter not in self.models
+
+    def refused(self, adapter: str | None) -> None:
+        """The server does not have `adapter`, whatever it listed. If its models are unknown, it gets no requests for
+        adapters until they are known."""
+        self.models = (self.models or frozenset()) - {adapter}
 
     def withheld_now(self) -> dict[Capability, Withheld]:
         """Every capability that the server may not use now, with the reason."""
@@ -200,6 +211,7 @@ class Replica:
     def lost(self) -> None:
         """The server was unreachable: results of engine checks may not hold for the process that responds next."""
         self.losses += 1
+        self.models = None
         self.gives_token_ids = False
         self.withheld = self.unverified
 

@@ -163,7 +163,7 @@ OTHERS = [
         _chat(model="adapter"),
         **_OWN,
         param="model",
-        note="An adapter is a model of its own: it has a ModelPair of its own.",
+        note="A pair's `adapters` are the models `MODEL:NAME`; the gateway knows no others.",
     ),
     Feature(
         ERRORS,
