@@ -16,7 +16,7 @@ from slipstream_core.manifest.naming import label_value
 
 from slipstream_operator.cluster.discovery import find_resources
 from slipstream_operator.cluster.leadership import Leadership, identity
-from slipstream_operator.cluster.resources import FIELD_MANAGER, Kind, ObjectKey, Resource, watched
+from slipstream_operator.cluster.resources import FIELD_MANAGER, FOREIGN, Kind, ObjectKey, Resource, watched
 from slipstream_operator.handlers import kopf_watch
 from slipstream_operator.handlers.controller import Controller, ControllerSettings, background
 from slipstream_operator.handlers.health import STANDBY, Health, serve
@@ -112,7 +112,7 @@ def _build(
                 vllm_image=settings.vllm_image,
                 pdb_api_version=budgets,
                 server_ingress=settings.server_ingress,
-                has_leader_worker_sets=Kind.LEADER_WORKER_SET in resources,
+                foreign_kinds=frozenset(resource.kind.value for resource in FOREIGN if resource.kind in resources),
                 is_ipv6=has_ipv6_address(client.url),
                 hpa_api_version=resources[Kind.HORIZONTAL_POD_AUTOSCALER].api_version,
                 prometheus=settings.prometheus_url if Kind.SCALED_OBJECT in resources else None,

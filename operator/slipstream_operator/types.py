@@ -20,8 +20,8 @@ DEFAULT_VLLM_IMAGE = "slipstream-vllm:0.2.0"
 
 class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults of every pair. `image` is Triton with Slipstream's engine, `vllm_image` vLLM with Slipstream's
-    plugin. `server_ingress` are the rules of the servers' NetworkPolicy; None: no policy. `has_leader_worker_sets`: the
-    cluster has the kind LeaderWorkerSet, for servers of several nodes. `is_ipv6`: its Services have IPv6 addresses.
+    plugin. `server_ingress` are the rules of the servers' NetworkPolicy; None: no policy. `foreign_kinds` are the kinds
+    of other projects that the cluster has. `is_ipv6`: its Services have IPv6 addresses.
     `prometheus` is the address of Prometheus for autoscalers of KEDA; None: HorizontalPodAutoscalers are used, in the
     version `hpa_api_version`."""
 
@@ -29,7 +29,7 @@ class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     vllm_image: str = DEFAULT_VLLM_IMAGE
     pdb_api_version: str = "policy/v1"
     server_ingress: tuple[KubeObject, ...] | None = None
-    has_leader_worker_sets: bool = False
+    foreign_kinds: frozenset[str] = frozenset()
     is_ipv6: bool = False
     hpa_api_version: str = "autoscaling/v2"
     prometheus: str | None = None

@@ -17,6 +17,7 @@ from slipstream_operator.types import ServingDefaults
 
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards
 from tests.charts.server_labels import server_labels
+from tests.support.foreign_kinds import WITH_GROUPS
 
 JSON = dict[str, Any]
 RULES = (ROOT / ALERTS).read_text(encoding="utf-8")
@@ -88,7 +89,7 @@ def test_monitor_of_vllm_covers_the_leaders_of_groups_and_names_their_pair(
     render: Callable[..., list[JSON]], only: Callable[..., JSON]
 ) -> None:
     [pair] = [item for item in parse(TWO_NODES) if isinstance(item, ModelPair)]
-    children = children_of(pair, uid="u", defaults=ServingDefaults(has_leader_worker_sets=True), live=None)
+    children = children_of(pair, uid="u", defaults=ServingDefaults(foreign_kinds=WITH_GROUPS), live=None)
     service, group = only(children, "Service"), only(children, "LeaderWorkerSet")
     monitor = only(render({"monitoring": {"serviceMonitor": {"enabled": True}}}), "ServiceMonitor", "vllm")["spec"]
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()

@@ -217,6 +217,7 @@ def test_accounts_of_the_chart_may_do_that_on_a_real_server(
     writes = (
         *(("patch", "deployments.apps"), ("create", "configmaps"), ("create", "events")),
         *(("create", "horizontalpodautoscalers.autoscaling"), ("delete", "scaledobjects.keda.sh")),
+        *(("create", "inferencepools.inference.networking.k8s.io"), ("patch", "httproutes.gateway.networking.k8s.io")),
     )
     eventually(lambda: all(allowed("operator", elsewhere, *writes)))
     assert not any(

@@ -132,14 +132,19 @@ def test_only_affinity_is_free_form() -> None:
 
 
 # What the loops of the rules go over, from where the rule stands.
-LOOPS = {"rule": "classes[]", "other": "classes[]"}
+LOOPS = {
+    "rule": "classes[]",
+    "other": "classes[]",
+    "adapter": "engine.adapters[]",
+    "namesake": "engine.adapters[]",
+}
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_a_rule_speaks_of_fields_that_there_are(kind: str) -> None:
     known = {path for path, _ in nodes(SCHEMAS[kind])}
     for place, rule in rules_of(SCHEMAS[kind]):
-        for loop, fields in re.findall(r"\b(self|rule|other)((?:\.\w+\b(?!\())+)", rule["rule"]):
+        for loop, fields in re.findall(rf"\b(self|{'|'.join(LOOPS)})((?:\.\w+\b(?!\())+)", rule["rule"]):
             base = f"{place}.{LOOPS[loop]}" if loop in LOOPS else place
             assert f"{base}{fields}" in known, rule["rule"]
 
@@ -273,6 +278,37 @@ REFUSED = {
     "cache of our engine": (
         pair(serving={"autoscaling": {"maxReplicas": 2, "kvCacheUsage": 0.8}}),
         "serving.autoscaling.kvCacheUsage is for engine kind vllm",
+    ),
+    "a pool of our engine's servers": (
+        pair(serving={"inferencePool": {"endpointPicker": {"name": "epp"}}}),
+        "serving.inferencePool is for engine kind vllm",
+    ),
+    "hostnames without a route": (
+        pair(
+            engine={"kind": "vllm"},
+            serving={"inferencePool": {"endpointPicker": {"name": "epp"}, "hostnames": ["llm.example.com"]}},
+        ),
+        "hostnames has no effect without gateway",
+    ),
+    "adapters of our engine": (
+        pair(engine={"kind": "slipstream", "adapters": []}),
+        "engine.adapters has no effect with an engine kind",
+    ),
+    "adapters in Triton": (
+        pair(engine=IN_TRITON | {"adapters": [{"name": "sql", "source": "./sql"}]}),
+        "engine.adapters has no effect with serving triton",
+    ),
+    "an adapter without a source": (
+        pair(engine={"kind": "vllm", "adapters": [{"name": "sql"}]}),
+        "engine.adapters must each have a source",
+    ),
+    "an adapter with a source elsewhere": (
+        pair(engine=VLLM | {"adapters": [{"name": "sql", "source": "./sql"}]}),
+        "engine.adapters must each have a source",
+    ),
+    "two adapters of one name": (
+        pair(engine=VLLM | {"adapters": [{"name": "sql"}, {"name": "sql", "model": "other"}]}),
+        "engine.adapters must have different names",
     ),
     "GPUs of our engine": (pair(serving={"gpus": 2}), "must be at most 1: Slipstream's engine uses one GPU"),
     "a head for our engine": (pair(draft={"kind": "eagle3", "source": "./head"}), "eagle, eagle3, mtp, suffix are for"),

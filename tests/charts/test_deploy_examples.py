@@ -17,7 +17,7 @@ from slipstream_core.manifest.table import compile_route
 from slipstream_operator.children import children_of
 from slipstream_operator.types import ServingDefaults
 
-from tests.support.foreign_kinds import parts_of_kubernetes
+from tests.support.foreign_kinds import WITH_GROUPS, parts_of_kubernetes
 from tests.support.kube import KubeApiServer
 
 JSON = dict[str, Any]
@@ -94,7 +94,7 @@ def test_server_takes_the_example(path: Path, kube: KubeApiServer, crds: object,
 @every_cluster_manifest
 def test_operator_makes_valid_children_of_the_example(path: Path) -> None:
     for pair in pairs(path):
-        children = children_of(pair, uid="u", defaults=ServingDefaults(has_leader_worker_sets=True), live=None)
+        children = children_of(pair, uid="u", defaults=ServingDefaults(foreign_kinds=WITH_GROUPS), live=None)
         is_started = isinstance(pair.spec.engine, SlipstreamEngine | VllmEngine) and not pair.spec.engine.endpoints
         assert bool(children) == is_started
         for child in children:

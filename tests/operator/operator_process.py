@@ -42,8 +42,13 @@ _RULES: list[JSON] = [
         "verbs": ["get", "list", "watch", "create", "patch", "delete"],
     },
     {
-        "apiGroups": ["leaderworkerset.x-k8s.io", "autoscaling", "keda.sh"],
-        "resources": ["leaderworkersets", "horizontalpodautoscalers", "scaledobjects"],
+        "apiGroups": [
+            *("leaderworkerset.x-k8s.io", "autoscaling", "keda.sh"),
+            *("inference.networking.k8s.io", "gateway.networking.k8s.io"),
+        ],
+        "resources": [
+            *("leaderworkersets", "horizontalpodautoscalers", "scaledobjects", "inferencepools", "httproutes")
+        ],
         "verbs": ["get", "list", "watch", "create", "patch", "delete"],
     },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},

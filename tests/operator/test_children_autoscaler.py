@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests.operator.pair_objects import GROUP_SPEC, JSON, SPEC, VLLM_SPEC, children, pair_object
-from tests.support.foreign_kinds import leader_worker_sets, scaled_objects
+from tests.support.foreign_kinds import WITH_GROUPS, leader_worker_sets, scaled_objects
 from tests.support.kube import KubeApiServer, install_definitions
 
 PROMETHEUS = "http://prometheus.monitoring:9090"
@@ -72,7 +72,7 @@ def test_names_in_queries_are_quoted():
 
 
 def test_groups_are_scaled_as_groups():
-    made = children(pair(GROUP_SPEC), has_leader_worker_sets=True)
+    made = children(pair(GROUP_SPEC), foreign_kinds=WITH_GROUPS)
     target = made["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
     assert target == {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",

@@ -59,7 +59,7 @@ class World:
             deployment=READY,
             rejected=self.rejected,
             canary=self.new,
-            defaults=ServingDefaults(has_leader_worker_sets=self.has_groups),
+            defaults=ServingDefaults(foreign_kinds=frozenset({"LeaderWorkerSet"} if self.has_groups else ())),
         )
         self.plan = reconcile_pair(observed, NOW)
         self.status = msgspec.to_builtins(self.plan.status)

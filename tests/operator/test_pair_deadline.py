@@ -14,6 +14,7 @@ from slipstream_operator.reconcile.pair import reconcile_pair
 from slipstream_operator.types import Observed, PairPlan, ServingDefaults
 
 from tests.operator.pair_objects import GROUP_SPEC, JSON, UID, children, pair_object
+from tests.support.foreign_kinds import WITH_GROUPS
 
 BEGIN = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 DEADLINE_S = 600 + 900
@@ -41,7 +42,10 @@ class Rollout:
         self.raw = raw
 
     def look(self, after_s: float, live: JSON, *pods: JSON) -> PairPlan:
-        now, defaults = BEGIN + timedelta(seconds=after_s), ServingDefaults(has_leader_worker_sets=True)
+        now, defaults = (
+            BEGIN + timedelta(seconds=after_s),
+            ServingDefaults(foreign_kinds=WITH_GROUPS),
+        )
         made = reconcile_pair(Observed(raw=self.raw, deployment=live, pods=pods, defaults=defaults), now)
         self.raw = {**self.raw, "status": msgspec.to_builtins(made.status)}
         return made

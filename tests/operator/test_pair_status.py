@@ -26,6 +26,7 @@ from tests.operator.pair_objects import (
     preflight_ended,
     preflight_status,
 )
+from tests.support.foreign_kinds import WITH_GROUPS
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 MISMATCH = "the draft's vocabulary differs from the target's in 2 entries; first, token 'a': id 1 in the target"
@@ -137,13 +138,26 @@ def test_sources_of_our_package_are_not_for_vllm_in_a_cluster():
     assert "embedded: sources are for a laptop" in condition(made, "Ready").message
 
 
+def test_a_cluster_without_the_kinds_of_a_pool_says_what_is_missing():
+    pool = {"endpointPicker": {"name": "epp"}, "gateway": {"name": "inference"}}
+    raw = pair_object(VLLM_SPEC, serving={"inferencePool": pool})
+    for there, missing in ((set(), "InferencePool (inference."), ({"InferencePool"}, "HTTPRoute (gateway.")):
+        made = plan(raw, defaults=ServingDefaults(foreign_kinds=frozenset(there)))
+        assert said(made, "Ready") == ("False", "KindMissing")
+        assert missing in condition(made, "Ready").message
+        assert made.children is None
+    made = plan(raw, defaults=ServingDefaults(foreign_kinds=frozenset({"InferencePool", "HTTPRoute"})))
+    assert said(made, "Progressing") == ("True", "RollingOut")
+    assert {"InferencePool", "HTTPRoute"} <= {child["kind"] for child in made.children or ()}
+
+
 def test_a_cluster_that_cannot_run_groups_says_what_is_missing():
     made = plan(pair_object(GROUP_SPEC))
     assert said(made, "Ready") == said(made, "Progressing") == ("False", "KindMissing")
     assert "LeaderWorkerSet (leaderworkerset.x-k8s.io/v1)" in condition(made, "Ready").message
     assert headline(made) == ("NotReady", "KindMissing")
     assert made.children is None  # servers of one node, which may run, stay
-    made = plan(pair_object(GROUP_SPEC), defaults=ServingDefaults(has_leader_worker_sets=True))
+    made = plan(pair_object(GROUP_SPEC), defaults=ServingDefaults(foreign_kinds=WITH_GROUPS))
     assert said(made, "Progressing") == ("True", "RollingOut")
     assert "the LeaderWorkerSet of the servers is being created" in condition(made, "Progressing").message
 

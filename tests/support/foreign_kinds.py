@@ -10,6 +10,8 @@ import yaml
 
 JSON = dict[str, Any]
 VARIABLE = "SLIPSTREAM_FOREIGN_KINDS"
+WITH_GROUPS = frozenset({"LeaderWorkerSet"})
+"""The foreign kinds of a cluster that can run servers of several nodes."""
 
 
 def published(plural: str) -> JSON | None:
@@ -79,25 +81,36 @@ def leader_worker_sets() -> JSON:
 
 def scaled_objects() -> JSON:
     """The definition of ScaledObject (kedacore/keda)."""
-    return published("scaledobjects") or {
+    return published("scaledobjects") or _unchecked("keda.sh", "v1alpha1", "ScaledObject")
+
+
+def inference_pools() -> JSON:
+    """The definition of InferencePool (kubernetes-sigs/gateway-api-inference-extension)."""
+    return published("inferencepools") or _unchecked("inference.networking.k8s.io", "v1", "InferencePool")
+
+
+def http_routes() -> JSON:
+    """The definition of HTTPRoute (kubernetes-sigs/gateway-api)."""
+    return published("httproutes") or _unchecked("gateway.networking.k8s.io", "v1", "HTTPRoute")
+
+
+def _unchecked(group: str, version: str, kind: str) -> JSON:
+    """A kind whose objects may contain anything."""
+    singular = kind.lower()
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = {"name": version, "served": True, "storage": True, "subresources": {"status": {}}}
+    return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": "scaledobjects.keda.sh"},
+        "metadata": {
+            "name": f"{singular}s.{group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+        },
         "spec": {
-            "group": "keda.sh",
-            "names": {"kind": "ScaledObject", "plural": "scaledobjects", "singular": "scaledobject"},
+            "group": group,
+            "names": {"kind": kind, "plural": f"{singular}s", "singular": singular},
             "scope": "Namespaced",
-            "versions": [
-                {
-                    "name": "v1alpha1",
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "schema": {
-                        "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-                    },
-                }
-            ],
+            "versions": [served | {"schema": {"openAPIV3Schema": schema}}],
         },
     }
 

@@ -65,6 +65,9 @@ def check_pair(spec: ModelPairSpec) -> Iterator[Problem]:
             if spec.serving is not None:
                 yield from _check_one_gpu(spec.serving)
                 yield from _check_cache_usage(spec.serving.autoscaling)
+                if spec.serving.inference_pool is not None:
+                    message = "is for engine kind vllm: endpoint pickers do not speak Triton's protocol, leave it out"
+                    yield Problem("spec.serving.inferencePool", message)
         case VllmEngine() as engine:
             yield from _check_vllm(spec, engine)
         case ExternalEngine(arms=arms):
@@ -271,6 +274,9 @@ def _check_serving(serving: Serving) -> Iterator[Problem]:
     yield from _check_update(serving.update)
     if serving.autoscaling is not None:
         yield from _check_autoscaling(serving.autoscaling, serving.replicas)
+    pool = serving.inference_pool
+    if pool is not None and pool.hostnames and pool.gateway is None:
+        yield Problem("spec.serving.inferencePool.hostnames", "has no effect without gateway, leave it out")
 
 
 def _check_update(update: Update) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from slipstream_core.manifest.fingerprint import beyond_defaults, written_hash
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import Canary, Serving
 
-_NOT_STARTED_WITH = ("replicas", "autoscaling", "update", "startup_seconds", "drain_seconds")
+_NOT_STARTED_WITH = ("replicas", "autoscaling", "inference_pool", "update", "startup_seconds", "drain_seconds")
 """The fields of `serving` that servers are not started with, or that do not change their answers."""
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from slipstream_core.manifest.autoscaling import Autoscaling
+from slipstream_core.manifest.inference_pool import InferencePool
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
@@ -212,6 +213,13 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scheduler_name: Annotated[ResourceName | None, Meta(description="Scheduler of the pods.")] = None
     storage: Annotated[
         Storage | None, Meta(description="Volume with the checkpoints; not needed for the embedded pair.")
+    ] = None
+    inference_pool: Annotated[
+        InferencePool | None,
+        Meta(
+            description="An InferencePool of the servers, for a Gateway with an endpoint picker; for engine kind vllm, "
+            "and with that kind in the cluster."
+        ),
     ] = None
     update: Annotated[Update, Meta(description="How servers of a new revision replace the present ones.")] = Update()
     startup_seconds: Annotated[

@@ -21,6 +21,7 @@ from slipstream_core.manifest.engines import (
     SlipstreamEngine,
     VllmEngine,
 )
+from slipstream_core.manifest.inference_pool import InferencePool
 from slipstream_core.manifest.objects import (
     DRAFTS_OF_VLLM,
     DRAFTS_WITH_SOURCE,
@@ -180,6 +181,24 @@ _PAIR = (
         "!has(self.serving.autoscaling.kvCacheUsage)",
         "serving.autoscaling.kvCacheUsage is for engine kind vllm: Slipstream's engine has no paged cache",
     ),
+    Rule(
+        "self.engine.kind != 'slipstream' || !has(self.serving) || !has(self.serving.inferencePool)",
+        "serving.inferencePool is for engine kind vllm: endpoint pickers do not speak Triton's protocol",
+    ),
+    Rule(
+        f"!has(self.engine.adapters) || size(self.engine.adapters) == 0 || {_BY_VLLM}",
+        "engine.adapters has no effect with serving triton, leave it out",
+    ),
+    Rule(
+        f"!has(self.engine.adapters) || self.engine.adapters.all(adapter, {_NO_ENDPOINTS} ? "
+        "has(adapter.source) && !has(adapter.model) : !has(adapter.source))",
+        "engine.adapters must each have a source and no model, with engine.endpoints no source",
+    ),
+    Rule(
+        "!has(self.engine.adapters) || self.engine.adapters.all(adapter, "
+        "self.engine.adapters.exists_one(namesake, namesake.name == adapter.name))",
+        "engine.adapters must have different names",
+    ),
     _absent("engine.plain", "!has(self.draft) || self.draft.kind != 'none'", "with draft kind none"),
     Rule(
         f"!has(self.engine.plain) || {_NO_ENDPOINTS} || !self.engine.plain.endpoints.exists(address, address in "
@@ -275,6 +294,13 @@ _AUTOSCALING = (
     ),
 )
 
+_INFERENCE_POOL = (
+    Rule(
+        "!has(self.hostnames) || size(self.hostnames) == 0 || has(self.gateway)",
+        "hostnames has no effect without gateway, leave it out",
+    ),
+)
+
 _IS_RECREATE = f"{_or('self.strategy', repr('RollingUpdate'))} == 'Recreate'"
 _UPDATE = (
     *(
@@ -360,6 +386,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     Toleration: _TOLERATION,
     EnvVar: _ENV_VAR,
     Serving: _SERVING,
+    InferencePool: _INFERENCE_POOL,
     Update: _UPDATE,
     Autoscaling: _AUTOSCALING,
     SpeculationPolicySpec: _POLICY,

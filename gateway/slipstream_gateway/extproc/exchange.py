@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from slipstream_core.errors import InvalidRequest, UpstreamUnavailable
+from slipstream_core.manifest.inference_pool import MODEL_HEADER
 from slipstream_core.types import Decision
 
 from slipstream_gateway.api.errors import Headers
@@ -42,6 +43,7 @@ _DUPLEX = BodySendMode.FULL_DUPLEX_STREAMED
 
 class Exchange:
     """The state of one request. `authorization` is the client's, `request_mode` and `response_mode` are Envoy's.
+    `model` is the name that the client wrote; servers get it as a header, for routes.
 
     The methods are called in this order: `read_body`, then either `go_on`, which leaves the rest to Envoy, or those of
     ASGI and of `Carrier`. `go_on` and `send` may also be the first.
@@ -67,6 +69,7 @@ class Exchange:
         self._is_received = False
         self._announced: Headers = []
         self._decision: Decision | None = None
+        self.model = ""
         self._start: Message | None = None
         self._own = bytearray()  # an answer of the gateway itself
         self._is_sent = self._is_over = False
@@ -155,6 +158,8 @@ class Exchange:
         chosen = endpoint if _is_address(endpoint) else ""
         changes = mutation({**headers, **({CHOSEN: chosen} if chosen else {})})
         changes.set_headers.extend(header_option(name.decode(), value) for name, value in decision)
+        if self.model.isascii() and self.model.isprintable():
+            changes.set_headers.append(header_option(MODEL_HEADER, self.model.encode()))
         changes.remove_headers.extend(_NOT_CARRIED)
         if "authorization" not in headers:
             changes.remove_headers.append("authorization")  # a key of the gateway's never goes to upstreams

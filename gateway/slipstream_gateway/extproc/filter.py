@@ -94,19 +94,16 @@ class ExternalProcessor:
         except InvalidRequest as exc:  # to end the stream would let the request pass
             await send_error(exchange.send, error_reply(exc), [])
             return
-        carried = self._carried_by(body)
+        exchange.model = _model_of(body)
+        carried = self._carried_by(exchange.model)
         if not carried:
             await exchange.go_on(hand_over=carried is False)
             return
         scope["extensions"] = {CARRIER: exchange}
         await _watched(exchange, endpoint(scope, exchange.receive, exchange.send))
 
-    def _carried_by(self, body: bytes) -> bool | None:
+    def _carried_by(self, model: str) -> bool | None:
         """As `carried`. A body without a readable model is answered by its endpoint, which says what is wrong."""
-        try:
-            model = _decode_model(body).model
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return True
         carried = self._carried(model) if model else True
         return True if carried is None and self._has_keys else carried
 
@@ -123,6 +120,14 @@ class ExternalProcessor:
             self._warned.add(problem)
             _log.error("Envoy's filter is not usable, and its requests pass without decisions: %s", problem)
         return not problem
+
+
+def _model_of(body: bytes) -> str:
+    """The model that a request names; empty if there is none, or none that can be read."""
+    try:
+        return _decode_model(body).model or ""
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 async def _refuse(exchange: Exchange, status: int, message: str) -> None:

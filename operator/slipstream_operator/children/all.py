@@ -14,6 +14,7 @@ from slipstream_operator.children.autoscaler import autoscaler
 from slipstream_operator.children.budget import disruption_budget
 from slipstream_operator.children.deployment import deployment
 from slipstream_operator.children.identity import TRITON, VLLM, Owner, Software, child
+from slipstream_operator.children.inference_pool import http_route, inference_pool
 from slipstream_operator.children.leader_worker_set import leader_worker_set
 from slipstream_operator.children.network import network_policy
 from slipstream_operator.children.repository import repository_config_map
@@ -65,6 +66,7 @@ def children_of(
         *_network_policies(pair, owner, defaults),
         workload,
         *_autoscalers(pair, owner, workload, defaults),
+        *(() if canary else _inference_pool(pair, owner)),
     )
 
 
@@ -73,9 +75,16 @@ def is_group(pair: ModelPair) -> bool:
     return pair.spec.serving is not None and pair.spec.serving.nodes > 1
 
 
-def lacks_kind(pair: ModelPair, defaults: ServingDefaults) -> bool:
-    """Whether the cluster has no kind for servers of several nodes, and `pair` needs it. Nothing is changed then."""
-    return is_group(pair) and not defaults.has_leader_worker_sets
+def missing_kind(pair: ModelPair, defaults: ServingDefaults) -> str | None:
+    """A kind of another project that `pair` needs, and that the cluster does not have. Nothing is changed then. None:
+    there is everything."""
+    pool = pair.spec.serving.inference_pool if pair.spec.serving is not None else None
+    needed = {
+        "LeaderWorkerSet": is_group(pair),
+        "InferencePool": pool is not None,
+        "HTTPRoute": pool is not None and pool.gateway is not None,
+    }
+    return next((kind for kind, is_needed in needed.items() if is_needed and kind not in defaults.foreign_kinds), None)
 
 
 def selector_of(pair: ModelPair) -> str:
@@ -118,6 +127,14 @@ def _autoscalers(
     if serving is None or serving.autoscaling is None or serving.replicas == 0:
         return ()
     return (autoscaler(pair, owner, serving.autoscaling, workload=workload, defaults=defaults),)
+
+
+def _inference_pool(pair: ModelPair, owner: Owner) -> tuple[dict[str, Any], ...]:
+    wanted = pair.spec.serving.inference_pool if pair.spec.serving is not None else None
+    if wanted is None:
+        return ()
+    pool = inference_pool(owner, wanted, leaders_only=is_group(pair))
+    return (pool,) if wanted.gateway is None else (pool, http_route(pair, owner, wanted, wanted.gateway))
 
 
 def _network_policies(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[dict[str, Any], ...]:

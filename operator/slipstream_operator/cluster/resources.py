@@ -26,6 +26,8 @@ class Kind(StrEnum):
     NETWORK_POLICY = "NetworkPolicy"
     HORIZONTAL_POD_AUTOSCALER = "HorizontalPodAutoscaler"
     SCALED_OBJECT = "ScaledObject"
+    INFERENCE_POOL = "InferencePool"
+    HTTP_ROUTE = "HTTPRoute"
     POD = "Pod"
     LEASE = "Lease"
 
@@ -42,6 +44,8 @@ CHILDREN = (
     Kind.NETWORK_POLICY,
     Kind.HORIZONTAL_POD_AUTOSCALER,
     Kind.SCALED_OBJECT,
+    Kind.INFERENCE_POOL,
+    Kind.HTTP_ROUTE,
 )
 
 
@@ -96,7 +100,17 @@ LEADER_WORKER_SETS = Resource(
 SCALED_OBJECTS = Resource(
     kind=Kind.SCALED_OBJECT, group="keda.sh", version="v1alpha1", plural="scaledobjects", selector=CHILD_SELECTOR
 )
-FOREIGN = (LEADER_WORKER_SETS, SCALED_OBJECTS)
+INFERENCE_POOLS = Resource(
+    kind=Kind.INFERENCE_POOL,
+    group="inference.networking.k8s.io",
+    version="v1",
+    plural="inferencepools",
+    selector=CHILD_SELECTOR,
+)
+HTTP_ROUTES = Resource(
+    kind=Kind.HTTP_ROUTE, group="gateway.networking.k8s.io", version="v1", plural="httproutes", selector=CHILD_SELECTOR
+)
+FOREIGN = (LEADER_WORKER_SETS, SCALED_OBJECTS, INFERENCE_POOLS, HTTP_ROUTES)
 """Kinds of other projects, which not every cluster has."""
 
 

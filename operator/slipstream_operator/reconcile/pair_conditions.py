@@ -22,7 +22,7 @@ from slipstream_core.manifest.status import (
 )
 from slipstream_core.manifest.versions import GoodVersion, to_keep
 
-from slipstream_operator.children.all import has_servers, is_group, lacks_kind
+from slipstream_operator.children.all import has_servers, is_group, missing_kind
 from slipstream_operator.children.hashes import weights_hash
 from slipstream_operator.children.preflight import has_draft_model
 from slipstream_operator.reconcile.pods import PodProblem, PodReason, contents, preflight_report
@@ -83,6 +83,23 @@ class PairReason(StrEnum):
     KILLED = "Killed"
     KILLED_EVERYWHERE = "KilledEverywhere"
     NOT_KILLED = "NotKilled"
+
+
+_NEEDS = {
+    "LeaderWorkerSet": (
+        "servers of several nodes need the kind LeaderWorkerSet (leaderworkerset.x-k8s.io/v1)",
+        "set spec.serving.nodes to 1",
+    ),
+    "InferencePool": (
+        "spec.serving.inferencePool needs the kind InferencePool (inference.networking.k8s.io/v1)",
+        "leave it out",
+    ),
+    "HTTPRoute": (
+        "spec.serving.inferencePool.gateway needs the kind HTTPRoute (gateway.networking.k8s.io/v1)",
+        "leave it out",
+    ),
+}
+"""What needs a kind of another project, and what to do without it."""
 
 
 class Finding(NamedTuple):
@@ -248,11 +265,13 @@ def _not_managed(pair: ModelPair) -> Finding | None:
 
 
 def _kind_missing(pair: ModelPair, observed: Observed) -> Finding | None:
-    if not lacks_kind(pair, observed.defaults):
+    kind = missing_kind(pair, observed.defaults)
+    if kind is None:
         return None
+    need, instead = _NEEDS[kind]
     message = (
-        "servers of several nodes need the kind LeaderWorkerSet (leaderworkerset.x-k8s.io/v1), which this cluster did "
-        "not have when the operator started: install it and restart the operator, or set spec.serving.nodes to 1"
+        f"{need}, which this cluster did not have when the operator started: install it and restart the operator, or "
+        f"{instead}"
     )
     return Finding("False", PairReason.KIND_MISSING, message)
 

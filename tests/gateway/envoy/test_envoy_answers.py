@@ -41,6 +41,7 @@ def test_the_decided_server_answers_and_the_headers_explain_it(path: Way, mode: 
     asked, other = (path.plain, path.speculative) if mode == "plain" else (path.speculative, path.plain)
     assert (len(asked.requests), len(other.requests)) == (1, 0)
     assert asked.headers[0]["x-slipstream-arm"] == mode
+    assert asked.headers[0]["x-gateway-model-name"] == "acme"  # for routes
     labels = {"arm": mode, "status": "ok"}
     eventually(lambda: path.gateway.metric("slipstream_requests_total", **labels) == 1, "it was recorded")
 
