@@ -11,6 +11,7 @@ SlipstreamError
 │   ├── BodyTooLarge          more bytes than the limit
 │   ├── UnsupportedMedia      a body that is not plain JSON
 │   └── UpstreamRejected      the upstream's own 4xx, passed through unchanged
+│       └── ModelNotLoaded    the upstream does not have the model, or the adapter
 ├── AccessError               the caller lacks a permission, or has reached a limit
 │   ├── NotAuthenticated      no key or token, or no known one
 │   ├── Forbidden             known, without the permission
@@ -123,6 +124,10 @@ class UpstreamRejected(RequestError):
         super().__init__(f"The upstream rejected the request with status {status}.")
         self.status = status
         self.body = body
+
+
+class ModelNotLoaded(UpstreamRejected):
+    """The upstream does not have the model or the LoRA adapter by the name that it was sent."""
 
 
 class AccessError(SlipstreamError):

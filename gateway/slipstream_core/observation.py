@@ -65,7 +65,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `fingerprint` and `source` are 16 hex digits: the prompt's skeleton, and the sender (API key id and system prompt).
     `cold_class` is the request class by the classifier alone, so that it does not change with the estimates.
     `temperature` is a coarse bucket. `key` is 16 hex digits of the caller's public id; empty without
-    access control, and from gateways of an older version.
+    access control, and from gateways of an older version. `adapter` is 16 hex digits of the LoRA adapter's name; empty
+    for the pair's model itself.
     """
 
     pair: str
@@ -74,6 +75,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cold_class: str
     temperature: int
     key: str = ""
+    adapter: str = ""
 
 
 _SECONDS_PER_HOUR = 3600.0

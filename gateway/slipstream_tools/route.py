@@ -87,7 +87,7 @@ def _read(file: str) -> bytes:
 def _route(table: RoutingTable, request: GenerationRequest) -> Route:
     route = table.find(request.model)
     if route is None:
-        known = ", ".join(table.routes)
+        known = ", ".join(table.models())
         raise CommandError(f"{ModelNotFound(request.model)} The manifest has: {known}.")
     return route
 

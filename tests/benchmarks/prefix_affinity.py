@@ -1,9 +1,10 @@
 """Requests with the same beginning on the same server, or on any: `python -m tests.benchmarks.prefix_affinity`.
 
 Four vLLM servers (SmolLM2-135M-Instruct, one thread each, prefix caching) behind a gateway. Each request has one of
-`PROMPTS` system prompts and a question of its own; a server's cache holds less than half of the system prompts. By
-turns: servers by least outstanding requests, and by the prompt's beginning. Printed: time to first token, the requests
-of the busiest server over the mean, and the share of prompt tokens that servers found in their caches.
+`PROMPTS` system prompts and a question of its own; a server's cache holds about ten of them, running requests included.
+By turns: servers by least outstanding requests, and by the prompt's beginning. Printed: time to first token, the mean
+number of requests in the busiest server over the mean of all, and the share of prompt tokens that servers found in
+their caches.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from typing import NamedTuple
 
 import httpx
 from slipstream_core.settings import GatewaySettings
+from slipstream_gateway.upstreams.pool import Replica
 from slipstream_tools.up.smollm2 import smollm2_folder
 
 from tests.benchmarks.vllm_servers import started_servers
 from tests.gateway.conftest import Gateway
 from tests.vllm.plugin.client import MODEL
 
-SERVERS, PROMPTS, CLIENTS = 4, 16, 8
+SERVERS, PROMPTS, CLIENTS = 4, 16, 16
 WAYS = {"least outstanding": False, "same beginning": True}
-_CACHE = ("--num-gpu-blocks-override", "64")  # blocks of 128 tokens
+_CACHE = ("--num-gpu-blocks-override", "80")  # blocks of 128 tokens
 _WORDS = ("customer", "agent", "parcel", "invoice", "account", "refund", "delivery", "machine", "contract", "order")
 _MANIFEST = """apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair
@@ -41,11 +43,23 @@ spec:
 """
 
 
+_replicas: list[Replica] = []
+"""Those of all gateways, which run in this process, in the order of their construction."""
+
+
+def _noted(replica: Replica, *arguments: object, **options: object) -> None:
+    _construct(replica, *arguments, **options)
+    _replicas.append(replica)
+
+
+_construct, Replica.__init__ = Replica.__init__, _noted  # type: ignore[method-assign, assignment]
+
+
 class Figures(NamedTuple):
     """Of one way in one round."""
 
     ttft_ms: float
-    largest_share: float
+    largest_load: float
     cached: float
 
 
@@ -57,17 +71,13 @@ def _system_prompts() -> list[str]:
 async def _ask(client: httpx.AsyncClient, url: str, system: str, question: str) -> float:
     """Seconds to the first token."""
     messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-    body = {"model": MODEL, "messages": messages, "max_tokens": 4, "stream": True, "temperature": 0}
+    body = {"model": MODEL, "messages": messages, "max_tokens": 4, "ignore_eos": True, "stream": True, "temperature": 0}
     start = time.perf_counter()
     async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as response:
         assert response.status_code == 200, await response.aread()
-        async for line in response.aiter_lines():
-            if '"content":"' in line.replace(" ", ""):
-                first_s = time.perf_counter() - start
-                break
-        async for _ in response.aiter_lines():
-            pass
-    return first_s
+        # The gateway sends nothing before the first generated token.
+        times = [time.perf_counter() - start async for line in response.aiter_lines() if line]
+    return times[0]
 
 
 async def _load(url: str, requests: int, seed: int) -> list[float]:
@@ -85,15 +95,48 @@ async def _load(url: str, requests: int, seed: int) -> list[float]:
     return found
 
 
-def _counted(url: str, name: str) -> int:
-    """A counter of a server, over all its labels."""
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(f"{name}{{"))
+class _Loads:
+    """The gateway's requests in each server while the context is open, looked at twenty times a second."""
+
+    def __init__(self) -> None:
+        self._servers = _replicas[-SERVERS:]
+        self._sums = [0] * SERVERS
+
+    async def __aenter__(self) -> _Loads:
+        self._task = asyncio.create_task(self._look())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _look(self) -> None:
+        while True:
+            self._sums = [known + server.outstanding for known, server in zip(self._sums, self._servers, strict=True)]
+            await asyncio.sleep(0.05)
+
+    def largest(self) -> float:
+        """The mean load of the busiest server over the mean of all."""
+        return max(self._sums) / statistics.mean(self._sums)
 
 
-def _counts(urls: list[str]) -> dict[str, list[int]]:
-    names = ("request_success_total", "prefix_cache_queries_total", "prefix_cache_hits_total")
-    return {name: [_counted(url, f"vllm:{name}") for url in urls] for name in names}
+def _total(metrics: str, name: str) -> float:
+    """A metric of vLLM, over all its labels."""
+    lines = metrics.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:{name}{{"))
+
+
+def _cached(urls: list[str]) -> tuple[float, float]:
+    """The prompt tokens that servers found in their caches, and all."""
+    texts = [httpx.get(f"{url}/metrics").text for url in urls]
+    hits, asked = (sum(_total(text, f"prefix_cache_{name}_total") for text in texts) for name in ("hits", "queries"))
+    return hits, asked
+
+
+async def _watched(url: str, requests: int, seed: int) -> tuple[list[float], float]:
+    async with _Loads() as loads:
+        found = await _load(url, requests, seed)
+    return found, loads.largest()
 
 
 def _measure(folder: Path, urls: list[str], *, affine: bool, requests: int, seed: int) -> Figures:
@@ -102,20 +145,18 @@ def _measure(folder: Path, urls: list[str], *, affine: bool, requests: int, seed
     gateway = Gateway(path, GatewaySettings(manifest=path))
     try:
         asyncio.run(_load(gateway.url, requests, seed))  # the caches fill
-        before = _counts(urls)
-        found = asyncio.run(_load(gateway.url, requests, seed + 1))
-        after = _counts(urls)
+        hits_before, asked_before = _cached(urls)
+        found, largest = asyncio.run(_watched(gateway.url, requests, seed + 1))
+        hits, asked = _cached(urls)
     finally:
         gateway.stop()
-    served, asked, hits = ([b - a for a, b in zip(before[name], after[name], strict=True)] for name in after)
-    assert sum(served) == requests
-    return Figures(1e3 * statistics.median(found), max(served) / (requests / len(urls)), sum(hits) / sum(asked))
+    return Figures(1e3 * statistics.median(found), largest, (hits - hits_before) / (asked - asked_before))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=160)
+    parser.add_argument("--requests", type=int, default=192)
     args = parser.parse_args()
     found: dict[str, list[Figures]] = {name: [] for name in WAYS}
     model = smollm2_folder(print)
@@ -130,14 +171,14 @@ def main() -> None:
                 found[name].append(figures)
                 print(
                     f"round {place}: {name}: TTFT p50 {figures.ttft_ms:.0f} ms, busiest server "
-                    f"{figures.largest_share:.2f} of the mean, {figures.cached:.0%} of prompt tokens cached",
+                    f"{figures.largest_load:.2f} of the mean load, {figures.cached:.0%} of prompt tokens cached",
                     flush=True,
                 )
     ratios = [before.ttft_ms / after.ttft_ms for before, after in zip(*found.values(), strict=True)]
     spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
     print(f"TTFT p50, least outstanding ÷ same beginning: {spread}")
     for name, rounds in found.items():
-        print(f"{name}: largest share {max(figures.largest_share for figures in rounds):.2f} of the mean")
+        print(f"{name}: largest load {max(figures.largest_load for figures in rounds):.2f} of the mean")
 
 
 if __name__ == "__main__":

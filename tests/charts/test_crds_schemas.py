@@ -16,6 +16,7 @@ import yaml
 from helm_python.chart import Chart
 from slipstream_core.manifest import parse_resource
 from slipstream_core.manifest.crd import crds, templates
+from slipstream_core.manifest.sources import FORMS
 
 from tests.support.crd_schema import example_resources, rules_of, schema_errors, violated
 
@@ -301,6 +302,21 @@ REFUSED = {
     "an adapter without a source": (
         pair(engine={"kind": "vllm", "adapters": [{"name": "sql"}]}),
         "engine.adapters must each have a source",
+    ),
+    "an adapter of our package": (
+        pair(engine={"kind": "vllm", "adapters": [{"name": "sql", "source": "embedded:draft"}]}),
+        "source must be the folder of an adapter",
+    ),
+    **{
+        f"an adapter that {scheme} cannot have": (
+            pair(engine={"kind": "vllm", "adapters": [{"name": "sql", "source": f"{scheme}%"}]}),
+            "source must be ",
+        )
+        for scheme in FORMS
+    },
+    "caches of our engine": (
+        pair(engine={"kind": "slipstream", "prefixCaching": True}),
+        "engine.prefixCaching has no effect with an engine kind",
     ),
     "an adapter with a source elsewhere": (
         pair(engine=VLLM | {"adapters": [{"name": "sql", "source": "./sql"}]}),

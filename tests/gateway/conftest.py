@@ -122,6 +122,11 @@ class OpenAiServer(ThreadedServer):
             await self._reply(writer, 200, {"object": "list", "data": data})
             return True
         request = json.loads(body)
+        if self.models and request["model"] not in self.models:
+            message = f"The model `{request['model']}` does not exist."
+            error = {"message": message, "type": "NotFoundError", "param": "model", "code": 404}
+            await self._reply(writer, 404, {"error": error})
+            return True
         self.requests.append(request)
         self.headers.append(headers)
         is_response = lines[0].split()[1].endswith("/responses")
@@ -140,8 +145,6 @@ class OpenAiServer(ThreadedServer):
             return False
         if self.status is not None:
             script = {**script, "status": str(self.status)}
-        if self.models and request["model"] not in self.models:
-            script = {**script, "status": "404"}
         if "garbage" in script:
             writer.write(b"this is no HTTP at all\r\n\r\n")
             return False
@@ -170,10 +173,14 @@ class OpenAiServer(ThreadedServer):
         return True
 
     async def _reply(self, writer: asyncio.StreamWriter, status: int, value: Any) -> None:
+        """In two pieces, as bodies of real servers arrive."""
         body = json.dumps(value).encode()
         retry = "retry-after: 7\r\n" if status in (429, 503) else ""
         head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{retry}content-length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
+        writer.write(head.encode() + body[:20])
+        await writer.drain()
+        await asyncio.sleep(0.002)
+        writer.write(body[20:])
         await writer.drain()
 
     def _events(self, request: Any, script: dict[str, str], end: bytes, *, is_response: bool) -> Events:

@@ -10,6 +10,7 @@ from tests.support.foreign_kinds import http_routes, inference_pools
 from tests.support.kube import KubeApiServer, install_definitions
 
 KINDS = ("InferencePool", "HTTPRoute")
+IN_CLUSTER = {"foreign_kinds": frozenset(KINDS)}
 PICKER = {"name": "acme-epp"}
 GATEWAY = {"name": "inference", "namespace": "gateways"}
 
@@ -20,11 +21,11 @@ def pair(spec: JSON = VLLM_SPEC, *, engine: JSON | None = None, **pool: object) 
 
 
 def test_without_the_field_there_is_neither():
-    assert not set(KINDS) & set(children(pair_object(VLLM_SPEC)))
+    assert not set(KINDS) & set(children(pair_object(VLLM_SPEC), **IN_CLUSTER))
 
 
 def test_a_pool_has_the_servers_of_the_pair_and_the_named_picker():
-    made = children(pair())
+    made = children(pair(), **IN_CLUSTER)
     assert "HTTPRoute" not in made
     pool = made["InferencePool"]
     assert pool["metadata"]["name"] == made["Service"]["metadata"]["name"]
@@ -39,12 +40,12 @@ def test_a_pool_has_the_servers_of_the_pair_and_the_named_picker():
 
 
 def test_a_pool_of_groups_has_their_leaders_only():
-    selector = children(pair(GROUP_SPEC))["InferencePool"]["spec"]["selector"]["matchLabels"]
+    selector = children(pair(GROUP_SPEC), **IN_CLUSTER)["InferencePool"]["spec"]["selector"]["matchLabels"]
     assert selector["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
 
 
 def test_a_route_leads_requests_for_the_model_to_the_pool():
-    made = children(pair(gateway=GATEWAY, hostnames=["llm.example.com"]))
+    made = children(pair(gateway=GATEWAY, hostnames=["llm.example.com"]), **IN_CLUSTER)
     spec = made["HTTPRoute"]["spec"]
     assert spec["parentRefs"] == [{"group": "gateway.networking.k8s.io", "kind": "Gateway", **GATEWAY}]
     assert spec["hostnames"] == ["llm.example.com"]
@@ -58,7 +59,9 @@ def test_a_route_leads_requests_for_the_model_to_the_pool():
 
 def test_adapters_have_the_route_of_their_model():
     adapters = [{"name": f"a{index}", "source": f"./a{index}"} for index in range(64)]
-    spec = children(pair(engine={"adapters": adapters}, gateway={"name": "inference"}))["HTTPRoute"]["spec"]
+    spec = children(pair(engine={"adapters": adapters}, gateway={"name": "inference"}), **IN_CLUSTER)["HTTPRoute"][
+        "spec"
+    ]
     assert [len(rule["matches"]) for rule in spec["rules"]] == [64, 1]
     names = [match["headers"][0]["value"] for rule in spec["rules"] for match in rule["matches"]]
     assert names == ["acme-70b", *(f"acme-70b:a{index}" for index in range(64))]
@@ -87,7 +90,7 @@ def test_the_api_server_accepts_both(kube: KubeApiServer, namespace: str) -> Non
     install_definitions(kube, [inference_pools(), http_routes()])
     raw = pair(gateway=GATEWAY, hostnames=["*.example.com"])
     raw["metadata"]["namespace"] = namespace
-    made, client = children(raw), kube.client()
+    made, client = children(raw, **IN_CLUSTER), kube.client()
     for kind in KINDS:
         kept = client.apply(client.path_of(made[kind]), made[kind], field_manager="slipstream-operator")
         assert made[kind]["spec"].keys() <= kept["spec"].keys()

@@ -92,6 +92,11 @@ def test_without_a_draft_vllm_keeps_its_own_scheduler():
     assert not [argument for argument in arguments if "speculative" in argument or "scheduler" in argument]
 
 
+def test_servers_cache_prefixes_unless_the_pair_says_no():
+    assert "--no-enable-prefix-caching" not in server(vllm_pair())["args"]
+    assert "--no-enable-prefix-caching" in server(vllm_pair(engine={"prefixCaching": False}))["args"]
+
+
 def test_adapters_are_downloaded_and_named_as_clients_name_them():
     adapters = [{"name": "sql", "source": "hf://acme/sql@v1"}, {"name": "de", "source": "./de"}]
     raw = vllm_pair(engine={"adapters": adapters})

@@ -138,17 +138,21 @@ def test_sources_of_our_package_are_not_for_vllm_in_a_cluster():
     assert "embedded: sources are for a laptop" in condition(made, "Ready").message
 
 
-def test_a_cluster_without_the_kinds_of_a_pool_says_what_is_missing():
+def test_a_cluster_without_the_kinds_of_a_pool_runs_the_servers_and_says_what_is_missing():
     pool = {"endpointPicker": {"name": "epp"}, "gateway": {"name": "inference"}}
     raw = pair_object(VLLM_SPEC, serving={"inferencePool": pool})
-    for there, missing in ((set(), "InferencePool (inference."), ({"InferencePool"}, "HTTPRoute (gateway.")):
+    kinds = {"InferencePool", "HTTPRoute"}
+    for there, missing in (
+        (set(), "no kind InferencePool and HTTPRoute"),
+        ({"InferencePool"}, "no kind HTTPRoute"),
+        (kinds, ""),
+    ):
         made = plan(raw, defaults=ServingDefaults(foreign_kinds=frozenset(there)))
-        assert said(made, "Ready") == ("False", "KindMissing")
-        assert missing in condition(made, "Ready").message
-        assert made.children is None
-    made = plan(raw, defaults=ServingDefaults(foreign_kinds=frozenset({"InferencePool", "HTTPRoute"})))
-    assert said(made, "Progressing") == ("True", "RollingOut")
-    assert {"InferencePool", "HTTPRoute"} <= {child["kind"] for child in made.children or ()}
+        message = condition(made, "Ready").message
+        assert (missing in message) if missing else ("inferencePool" not in message)
+        found = {child["kind"] for child in made.children or ()}
+        assert "Deployment" in found
+        assert found & kinds == (set() if missing else kinds)
 
 
 def test_a_cluster_that_cannot_run_groups_says_what_is_missing():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream_core.manifest.engines import Adapter, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
 
-_SEPARATOR = ":"
+ADAPTER_SEPARATOR = ":"
 
 
 def adapters_of(pair: ModelPair) -> tuple[Adapter, ...]:
@@ -16,12 +16,12 @@ def adapters_of(pair: ModelPair) -> tuple[Adapter, ...]:
 
 def adapter_name(model: str, adapter: Adapter) -> str:
     """The name by which clients request `adapter` of the pair with `model`."""
-    return f"{model}{_SEPARATOR}{adapter.name}"
+    return f"{model}{ADAPTER_SEPARATOR}{adapter.name}"
 
 
 def base_and_adapter(model: str) -> tuple[str, str]:
     """The model and the name of the adapter in a client's name; the model is empty if it names no adapter."""
-    base, _, name = model.rpartition(_SEPARATOR)
+    base, _, name = model.rpartition(ADAPTER_SEPARATOR)
     return base, name
 
 

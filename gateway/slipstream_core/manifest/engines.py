@@ -189,6 +189,14 @@ class VllmEngine(
             "while it speculates (min_p, logit_bias and others). Without such servers these requests are refused."
         ),
     ] = None
+    prefix_caching: Annotated[
+        bool,
+        Meta(
+            description="Whether the servers cache the beginnings of prompts, as vLLM does by default. Then requests "
+            "with the same beginning go to the same server if its load permits. Servers that are started get the "
+            "setting."
+        ),
+    ] = True
     adapters: Annotated[
         tuple[Adapter, ...],
         Meta(

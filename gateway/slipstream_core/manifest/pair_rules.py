@@ -29,7 +29,7 @@ from slipstream_core.manifest.objects import (
 )
 from slipstream_core.manifest.serving import EnvVar, Resources, Serving, Toleration, Update
 from slipstream_core.manifest.sources import EMBEDDED, form_problem
-from slipstream_core.manifest.vllm_command import is_short, set_by_field, set_by_slipstream
+from slipstream_core.manifest.vllm_command import ADAPTERS_FIELD, is_short, set_by_field, set_by_slipstream
 
 STARTED_VLLM_FIELDS = (  # the fields of vLLM's engine for servers that are started
     "tensor_parallel_size",
@@ -143,7 +143,7 @@ def _check_started_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Pro
             yield Problem(
                 f"spec.engine.arguments[{index}]", f"is set by Slipstream, leave it out, got {show(argument)}"
             )
-        elif field := set_by_field(argument):
+        elif (field := set_by_field(argument)) and (engine.adapters or field != ADAPTERS_FIELD):
             yield Problem(f"spec.engine.arguments[{index}]", f"is set by {field}, got {show(argument)}")
     if spec.serving is not None:
         yield from _check_parallel(spec.serving, engine)

@@ -3,7 +3,8 @@
 A bad object never affects the others. Of two objects with the same claim, the older one has it, and the younger one
 gets a problem. Age is by creation, whatever was edited since, as for Kubernetes' Ingresses and Gateways. Nothing else
 follows from the objects alone, so that every gateway gets the same result, also after a restart. Hence a pair that
-changes its `spec.model` to that of a younger pair takes the name over.
+changes its `spec.model` to that of a younger pair takes the name over. The names of adapters, MODEL:NAME, belong to the
+pair that serves MODEL, whatever its age.
 
 The name of a deleted pair stays reserved for its namespace for a while. Pairs of other namespaces that wait for it name
 the holder in their status, and no such pair gets the name until the operator removes that entry.
@@ -22,7 +23,7 @@ from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.grants import grant_problems, may_serve
 from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.resources import ParsedResource
-from slipstream_core.manifest.rules import check_against_pair, missing_pair, pair_key_of
+from slipstream_core.manifest.rules import adapter_owners, check_against_pair, missing_pair, pair_key_of
 from slipstream_core.manifest.status import NameHolder
 from slipstream_core.settings import NO_GRANTS, Grants
 
@@ -106,6 +107,15 @@ def _owners(
     for key, pair in losers.items():
         why = name_taken(pair, owners.get(pair.spec.model), holders.get(pair.spec.model))
         problems[key] = (Problem("spec.model", why),)
+    adapters = adapter_owners(owners.values())
+    for resource in oldest_first:
+        pair = resource.item
+        if not isinstance(pair, ModelPair) or owners.get(pair.spec.model) is not pair:
+            continue
+        if owner := adapters.get(pair.spec.model):
+            message = f"ModelPair {_seen_from(pair, owner)} serves the model {show(pair.spec.model)} as its adapter"
+            problems[resource.key] = (Problem("spec.model", message),)
+            del owners[pair.spec.model]
     return owners
 
 

@@ -102,14 +102,16 @@ def _repeated(items: Iterable[_Object], key: Callable[[_Object], str], path: str
 
 
 def _check_adapter_models(pairs: Sequence[ModelPair]) -> Iterator[Blamed]:
-    """The name of an adapter must not be that of a pair's model, which clients would get instead."""
-    models = {pair.spec.model: pair for pair in pairs}
+    owners = adapter_owners(pairs)
     for pair in pairs:
-        for index, adapter in enumerate(adapters_of(pair)):
-            other = models.get(adapter_name(pair.spec.model, adapter))
-            if other is not None:
-                message = f"ModelPair/{other.metadata.name} already serves the model {show(other.spec.model)}"
-                yield pair, Problem(f"spec.engine.adapters[{index}].name", message)
+        if owner := owners.get(pair.spec.model):
+            message = f"ModelPair/{owner.metadata.name} serves the model {show(pair.spec.model)} as its adapter"
+            yield pair, Problem("spec.model", message)
+
+
+def adapter_owners(pairs: Iterable[ModelPair]) -> dict[str, ModelPair]:
+    """The pairs by the clients' names of their adapters. MODEL:NAME belongs to the pair that serves MODEL."""
+    return {adapter_name(pair.spec.model, adapter): pair for pair in pairs for adapter in adapters_of(pair)}
 
 
 def _check_triton_models(pairs: Iterable[ModelPair]) -> Iterator[Blamed]:

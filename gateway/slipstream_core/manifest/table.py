@@ -124,13 +124,17 @@ class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path = Path()
 
     def find(self, model: str) -> Route | None:
-        """The route of the clients' name `model`: that of a pair, or of an adapter of a pair. None: there is none."""
-        route = self.routes.get(model)
-        if route is None:
-            base, name = base_and_adapter(model)
-            of_base = self.routes.get(base)
-            route = None if of_base is None else of_base.for_adapter(name)
-        return route
+        """The route of the clients' name `model`: that of an adapter of a pair, or of a pair. None: there is none."""
+        base, name = base_and_adapter(model)
+        of_base = self.routes.get(base)
+        return (of_base and of_base.for_adapter(name)) or self.routes.get(model)
+
+    def models(self) -> list[str]:
+        """The names that `find` knows, each pair's followed by those of its adapters."""
+        found: dict[str, None] = {}
+        for model, route in self.routes.items():
+            found |= dict.fromkeys((model, *(adapter_name(model, adapter) for adapter in adapters_of(route.pair))))
+        return list(found)
 
 
 def compile_table(
@@ -252,7 +256,7 @@ def _vllm_backends(
         capabilities=without(VLLM if speculates else PLAIN_OPENAI, engine.unsupported),
         pool=pair.metadata.key,
         drafts_per_request=speculates,
-        caches_prefixes=True,
+        caches_prefixes=engine.prefix_caching,
         api_key_env=engine.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour,
     )

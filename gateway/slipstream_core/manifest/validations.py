@@ -15,6 +15,7 @@ import msgspec
 
 from slipstream_core.manifest.autoscaling import Autoscaling
 from slipstream_core.manifest.engines import (
+    Adapter,
     ExternalArm,
     ExternalEngine,
     PlainServers,
@@ -75,22 +76,33 @@ def _is_default(engine: type[msgspec.Struct], field: str) -> str:
     return f" || has({path}) && {path} == {list(default) if isinstance(default, tuple) else repr(default)}"
 
 
-_SOURCES = tuple(
-    rule
-    for field in ("source", "tokenizer")
-    for rule in (
+def _source(field: str) -> tuple[Rule, ...]:
+    return (
         Rule(
             f"!has(self.{field}) || !self.{field}.startsWith('embedded:') || self.{field} in {list(EMBEDDED_SOURCES)}",
             f"{field} must be a folder or one of {', '.join(EMBEDDED_SOURCES)}",
         ),
-        *(
-            Rule(
-                f"!has(self.{field}) || !self.{field}.startsWith('{scheme}') || self.{field}.matches('{pattern}')",
-                f"{field} must be {form}",
-            )
-            for scheme, (pattern, form) in FORMS.items()
-        ),
+        *_remote_source(field),
     )
+
+
+def _remote_source(field: str) -> tuple[Rule, ...]:
+    return tuple(
+        Rule(
+            f"!has(self.{field}) || !self.{field}.startsWith('{scheme}') || self.{field}.matches('{pattern}')",
+            f"{field} must be {form}",
+        )
+        for scheme, (pattern, form) in FORMS.items()
+    )
+
+
+_SOURCES = (*_source("source"), *_source("tokenizer"))
+_ADAPTER = (
+    Rule(
+        "!has(self.source) || !self.source.startsWith('embedded:')",
+        "source must be the folder of an adapter",
+    ),
+    *_remote_source("source"),
 )
 
 _ENGINES = (SlipstreamEngine, VllmEngine, ExternalEngine)
@@ -382,6 +394,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     Target: _SOURCES,
     Draft: _DRAFT,
     ExternalArm: _ARM,
+    Adapter: _ADAPTER,
     PlainServers: _PLAIN_SERVERS,
     Toleration: _TOLERATION,
     EnvVar: _ENV_VAR,

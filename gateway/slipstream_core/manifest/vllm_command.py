@@ -49,6 +49,8 @@ _FIELDS = {
     "--enable-lora": "adapters",
     "--lora-modules": "adapters",
 }
+ADAPTERS_FIELD = "spec.engine.adapters"
+"""The field that sets arguments for LoRA, if the pair has it."""
 _MAX_LORAS = 4
 _SHORT = {"-sc": "--speculative-config"}  # that `slipstream up` has to refuse
 
@@ -64,7 +66,8 @@ def engine_arguments(engine: VllmEngine) -> list[str]:
         "--max-num-seqs": engine.max_num_seqs,
     }
     pairs = ((name, str(value)) for name, value in given.items() if value is not None)
-    return [*(part for pair in pairs for part in pair), *engine.arguments]
+    uncached = () if engine.prefix_caching else ("--no-enable-prefix-caching",)
+    return [*(part for pair in pairs for part in pair), *uncached, *engine.arguments]
 
 
 def adapter_arguments(pair: ModelPair, folder: PurePath) -> list[str]:

@@ -22,7 +22,7 @@ class ModelsEndpoint:
 
     def _visible(self, request: Request) -> list[str]:
         principal = self._access.authenticate(read_headers(request.scope).authorization)
-        return [name for name in self._fleet.current.models() if principal.may_use(name)]
+        return [name for name in self._fleet.current.by_name if principal.may_use(name)]
 
     async def list(self, request: Request) -> Response:
         try:

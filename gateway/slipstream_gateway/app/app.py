@@ -67,7 +67,7 @@ async def _running(services: Services) -> AsyncIterator[None]:
         stack.push_async_callback(services.fleet.aclose)
         stack.push_async_callback(services.parity.aclose)
         await stack.enter_async_context(services.conformance.running())
-        await stack.enter_async_context(_beside(services.loaded_models.run()))
+        await stack.enter_async_context(services.loaded_models.running())
         yield
 
 

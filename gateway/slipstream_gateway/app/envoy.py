@@ -22,7 +22,7 @@ async def serving_envoy(services: Services, settings: GatewaySettings) -> AsyncI
     from slipstream_gateway.extproc.filter import ExternalProcessor, serving
 
     def is_carried(model: str) -> bool | None:
-        served = services.fleet.current.find(model)
+        served = services.fleet.current.by_name.get(model)
         return None if served is None else served.route.plain.protocol is not WireProtocol.TRITON
 
     limits = settings.limits

@@ -43,7 +43,7 @@ _DUPLEX = BodySendMode.FULL_DUPLEX_STREAMED
 
 class Exchange:
     """The state of one request. `authorization` is the client's, `request_mode` and `response_mode` are Envoy's.
-    `model` is the name that the client wrote; servers get it as a header, for routes.
+    `model` is the model that the body names; Envoy gets it as a header, for routes.
 
     The methods are called in this order: `read_body`, then either `go_on`, which leaves the rest to Envoy, or those of
     ASGI and of `Carrier`. `go_on` and `send` may also be the first.
@@ -160,6 +160,8 @@ class Exchange:
         changes.set_headers.extend(header_option(name.decode(), value) for name, value in decision)
         if self.model.isascii() and self.model.isprintable():
             changes.set_headers.append(header_option(MODEL_HEADER, self.model.encode()))
+        else:  # that of a client must not choose the route
+            changes.remove_headers.append(MODEL_HEADER)
         changes.remove_headers.extend(_NOT_CARRIED)
         if "authorization" not in headers:
             changes.remove_headers.append("authorization")  # a key of the gateway's never goes to upstreams

@@ -1,5 +1,5 @@
-"""The models that servers have loaded, if their pair has LoRA adapters: asked regularly, and after each change of the
-table.
+"""The models that servers have loaded, if their pair has LoRA adapters: read every few seconds, and after each change
+of the table.
 
 vLLM loads adapters at its start, and others while it runs. Servers of one pair may have different ones, for example
 while they are replaced.
@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
-from slipstream_core.errors import SlipstreamError
+from slipstream_core.errors import SlipstreamError, UpstreamError, for_log
 from slipstream_core.manifest.adapters import adapters_of
 
 from slipstream_gateway.fleet.fleet import Fleet
@@ -20,13 +20,14 @@ from slipstream_gateway.fleet.snapshot import Snapshot
 from slipstream_gateway.upstreams.pool import Replica
 
 INTERVAL_S = 5.0
+_PAUSE_S = 1.0  # at least, however often the table changes
 _TIMEOUT_S = 2.0
 
 _log = logging.getLogger(__name__)
 
 
 class LoadedModels:
-    """Sets `Replica.models` of all servers of pairs with adapters, while `run` runs."""
+    """Sets `Replica.models` of all servers of pairs with adapters, within `running`."""
 
     def __init__(self, fleet: Fleet, *, interval_s: float = INTERVAL_S) -> None:
         self._fleet = fleet
@@ -34,14 +35,34 @@ class LoadedModels:
         self._changed = asyncio.Event()
         fleet.on_swap(self._swapped)
 
-    async def run(self) -> None:
-        """Asks the servers until it is cancelled."""
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Reads the models once on entry, and from then on until the context is left."""
+        await self._read_all()
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
         while True:
-            self._changed.clear()
-            await asyncio.gather(*map(_ask, _servers(self._fleet.current)))
+            await asyncio.sleep(_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
+                async with asyncio.timeout(self._interval_s - _PAUSE_S):
                     await self._changed.wait()
+            await self._read_all()
+
+    async def _read_all(self) -> None:
+        """Never raises, because a bug must not end the task."""
+        self._changed.clear()
+        try:
+            await asyncio.gather(*map(_read, _servers(self._fleet.current)))
+        except UpstreamError:
+            _log.debug("there is no table yet")
+        except Exception:
+            _log.exception("the models of servers could not be read")
 
     def _swapped(self, previous: Snapshot | None, snapshot: Snapshot) -> None:
         self._changed.set()
@@ -58,13 +79,14 @@ def _servers(snapshot: Snapshot) -> Iterator[Replica]:
     return iter(found)
 
 
-async def _ask(replica: Replica) -> None:
-    """A server that does not answer keeps what is known of it: it gets no requests anyway if it is down."""
+async def _read(replica: Replica) -> None:
+    """Reads the models of one server. If that fails, what was known of it stays."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             models = await replica.upstream.models()
     except (SlipstreamError, TimeoutError) as exc:
-        _log.debug("%s: its models are unknown: %s", replica.name, type(exc).__name__)
+        level = logging.WARNING if replica.models is None else logging.DEBUG
+        _log.log(level, "%s: its models cannot be read: %s", replica.name, for_log(exc))
         return
     if models != replica.models:
         _log.info("%s has loaded %s", replica.name, ", ".join(sorted(models)))

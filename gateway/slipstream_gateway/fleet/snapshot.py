@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import msgspec
-from slipstream_core.manifest.adapters import adapter_name, adapters_of, base_and_adapter
+from slipstream_core.manifest.adapters import adapter_name, adapters_of
 from slipstream_core.manifest.engines import DialectName, WireProtocol
 from slipstream_core.manifest.table import Route, RoutingTable
 
@@ -37,7 +37,8 @@ class ReplicaKey(NamedTuple):
 class ServedRoute(NamedTuple):
     """A route with the replicas of its arms; `keys` has the keys of all of them. `speculative` None: the pair has no
     draft. `fallback` has the replicas of `Route.fallback`, `canary` those of `Route.canary`. `scales_to_zero`: the pair
-    may have no server, and its requests then wait for one."""
+    may have no server, and its requests then wait for one. `adapter` is the name on the servers of the LoRA adapter
+    that this route is for; None: it is for the model itself."""
 
     route: Route
     plain: Pool
@@ -46,11 +47,7 @@ class ServedRoute(NamedTuple):
     fallback: Pool | None = None
     canary: ServedRoute | None = None
     scales_to_zero: bool = False
-
-    @property
-    def adapter(self) -> str | None:
-        """The name on the servers of the LoRA adapter that this route is for; None: it is for the model itself."""
-        return None if self.route.adapter is None else self.route.plain.model
+    adapter: str | None = None
 
 
 def with_adapter(served: ServedRoute, name: str) -> ServedRoute | None:
@@ -64,7 +61,7 @@ def with_adapter(served: ServedRoute, name: str) -> ServedRoute | None:
         served_canary = with_adapter(served.canary, name)
     if canary is not None and served_canary is not None:
         route = msgspec.structs.replace(route, canary=msgspec.structs.replace(canary, route=served_canary.route))
-    return served._replace(route=route, canary=served_canary)
+    return served._replace(route=route, canary=served_canary, adapter=route.plain.model)
 
 
 class Snapshot:
@@ -79,30 +76,24 @@ class Snapshot:
     ) -> None:
         self.table = table
         self.routes = routes
+        self.by_name = _by_name(routes)
+        """The routes by the clients' names of models, LoRA adapters included."""
         self.served = tuple(one for served in routes.values() for one in (served, served.canary) if one is not None)
         """The routes, and those of their canaries."""
         self.keys = frozenset(key for served in self.served for key in served.keys)
         self.killed = killed | {served.route.pair.metadata.key for served in routes.values() if is_killed(served.route)}
         self.incomplete = incomplete
-        self._adapters: dict[str, ServedRoute] = {}
         self.in_use = 0
         self.retired = False
 
-    def find(self, model: str) -> ServedRoute | None:
-        """What serves the clients' name `model`: that of a pair, or MODEL:NAME for an adapter. None: nothing."""
-        served = self.routes.get(model) or self._adapters.get(model)
-        if served is None:
-            base, name = base_and_adapter(model)
-            of_base = self.routes.get(base)
-            served = None if of_base is None else with_adapter(of_base, name)
-            if served is not None:
-                self._adapters[model] = served
-        return served
 
-    def models(self) -> list[str]:
-        """The names that `find` knows, each pair's followed by those of its adapters."""
-        return [
-            name
-            for model, served in self.routes.items()
-            for name in (model, *(adapter_name(model, one) for one in adapters_of(served.route.pair)))
-        ]
+def _by_name(routes: Mapping[str, ServedRoute]) -> dict[str, ServedRoute]:
+    """Each pair's model, followed by its adapters. MODEL:NAME is an adapter, even if another pair has that model."""
+    found: dict[str, ServedRoute] = {}
+    for model, served in routes.items():
+        found.setdefault(model, served)
+        for adapter in adapters_of(served.route.pair):
+            of_adapter = with_adapter(served, adapter.name)
+            if of_adapter is not None:
+                found[adapter_name(model, adapter)] = of_adapter
+    return found

@@ -10,12 +10,12 @@ from contextlib import aclosing
 
 import msgspec
 from slipstream_core.errors import (
+    ModelNotLoaded,
     Overloaded,
     RequestError,
     SlipstreamError,
     UpstreamError,
     UpstreamFailed,
-    UpstreamRejected,
     UpstreamUnavailable,
     for_log,
 )
@@ -93,8 +93,11 @@ class Answers:
                 except RequestError as exc:
                     if candidate.decision.revision and not call.has_begun:
                         call.refused = call.observation  # by a new revision; the serving one may accept it
-                    elif _lacks_adapter(candidate, exc):
-                        candidate.replica.refused(candidate.served.adapter)
+                    elif (adapter := _refused_adapter(call, candidate, exc)) is not None:
+                        candidate.replica.refused(adapter)
+                        await attempt.close()
+                        call.failure, call.attempt = UpstreamUnavailable("The upstream lacks the adapter."), None
+                        continue
                     elif call.stream is not None or call.committed is None:
                         raise
                     await attempt.close()  # a server refused to continue the answer
@@ -232,10 +235,11 @@ class Answers:
             call.spent, call.stream = call.usage, None
 
 
-def _lacks_adapter(candidate: Candidate, error: RequestError) -> bool:
-    """Whether a server refuses a request for a LoRA adapter because it does not have it, which others may."""
-    is_for_adapter = candidate.served.adapter is not None
-    return is_for_adapter and isinstance(error, UpstreamRejected) and error.status == 404
+def _refused_adapter(call: Call, candidate: Candidate, error: RequestError) -> str | None:
+    """The LoRA adapter that the server of `candidate` does not have, as its `error` says. Others may have it. None: the
+    error says something else, or that of another server."""
+    is_of_candidate = isinstance(error, ModelNotLoaded) and call.context.carrier is None
+    return candidate.served.adapter if is_of_candidate else None
 
 
 def _has_elsewhere(candidate: Candidate, call: Call, served: ServedRoute) -> bool:
@@ -282,8 +286,8 @@ def _last_error(call: Call, served: ServedRoute) -> SlipstreamError:
     failure = call.failure
     if failure is not None and not isinstance(failure, UpstreamUnavailable):
         return failure
-    lacks = served.adapter is not None and all(replica.lacks(served.adapter) for replica in served.plain.replicas)
-    message = "No server has loaded the adapter '{}'." if lacks else "No server for the model '{}' is up."
+    is_lacking = len(served.plain.lacking(served.adapter)) == len(served.plain.replicas) > 0
+    message = "No server has loaded the adapter '{}'." if is_lacking else "No server for the model '{}' is up."
     error = UpstreamUnavailable(
         message.format(call.request.model), retry_after_s=max(served.plain.retry_after_s(), 1.0)
     )

@@ -13,7 +13,6 @@ from slipstream_core.types import Arm, Capability, Decision, GenerationRequest, 
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.upstreams.base import Stream
 from slipstream_gateway.upstreams.pool import Batch, Pool, Replica
-from slipstream_gateway.upstreams.pool.affinity import head_key
 
 MAX_ATTEMPTS = 4
 IsKilled = Callable[[], bool]
@@ -39,7 +38,7 @@ class _Arm(NamedTuple):
 
     def pick(self, tried: Sequence[Replica], request: GenerationRequest, *, is_needed: bool = True) -> Replica | None:
         """A replica that was not `tried`, as `Pool.pick` chooses it."""
-        key = head_key(request) if self.pool.is_affine else None
+        key = self.pool.key_for(request)
         return self.pool.pick(tried, self.needs, key=key, adapter=self.served.adapter, is_needed=is_needed)
 
     def at(self, replica: Replica) -> Candidate:
@@ -133,7 +132,9 @@ def has_elsewhere(served: ServedRoute, replica: Replica) -> bool:
     if served.fallback is not None and replica in served.fallback.replicas:
         return len(served.fallback.replicas) > 1
     pools = (served.plain,) if served.speculative is None else (served.plain, served.speculative)
-    return any(other is not replica for pool in pools for other in pool.replicas)
+    return any(
+        other is not replica and other not in pool.lacking(served.adapter) for pool in pools for other in pool.replicas
+    )
 
 
 def _left(arm: _Arm, tried: Sequence[Replica]) -> list[Replica]:
@@ -144,10 +145,9 @@ def _left(arm: _Arm, tried: Sequence[Replica]) -> list[Replica]:
 def _able(arm: _Arm) -> list[Replica]:
     """The servers with the capability and the adapter that the request needs, ordered by their next permitted
     attempt."""
+    lacking = arm.pool.lacking(arm.served.adapter)
     return [
-        replica
-        for replica in arm.pool.by_return()
-        if not replica.why_withheld(arm.needs) and not replica.lacks(arm.served.adapter)
+        replica for replica in arm.pool.by_return() if not replica.why_withheld(arm.needs) and replica not in lacking
     ]
 
 

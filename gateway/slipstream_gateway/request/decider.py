@@ -109,7 +109,8 @@ def _query(
     request: GenerationRequest, profile: RequestProfile, subject: Subject, served: ServedRoute, target: Replica
 ) -> ForecastQuery:
     """The query to the estimates at the present load. `target` is the server on which the request would speculate."""
-    route, plain = served.route, served.plain.least_busy(adapter=served.adapter)
+    route = served.route
+    plain = served.plain.likely(None, served.plain.key_for(request), served.adapter)
     return ForecastQuery(
         subject=subject,
         profile=profile,
@@ -128,7 +129,7 @@ def _speculative_target(served: ServedRoute, request: GenerationRequest) -> tupl
     if served.speculative is None:
         return None, _UP
     needs = speculation_of(request)
-    target = served.speculative.least_busy(needs, served.adapter)
+    target = served.speculative.likely(needs, served.speculative.key_for(request), served.adapter)
     if target is not None:
         pool = served.speculative
         return target, Health(longest_draft=pool.longest_draft(needs), adaptive=pool.is_adaptive(needs))

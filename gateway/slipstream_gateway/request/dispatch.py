@@ -138,7 +138,7 @@ class Dispatcher:
         except BaseException:
             self._admission.leave(place)
             raise
-        served = snapshot.find(call.request.model)
+        served = snapshot.by_name.get(call.request.model)
         self._fleet.use.begin(place, announced=served is not None and served.scales_to_zero)
         return snapshot
 
@@ -224,7 +224,7 @@ def _seeded(request: GenerationRequest) -> GenerationRequest:
 
 
 def _served(snapshot: Snapshot, request: GenerationRequest) -> ServedRoute:
-    served = snapshot.find(request.model)
+    served = snapshot.by_name.get(request.model)
     if served is None:
         if snapshot.incomplete:
             raise UpstreamUnavailable(snapshot.incomplete, retry_after_s=_RETRY_INCOMPLETE_S)

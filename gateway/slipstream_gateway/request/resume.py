@@ -180,7 +180,7 @@ class _Search:
     def _served_now(self) -> ServedRoute:
         """The route as served now if it has the same target, because servers change while long answers run. Otherwise
         the route with which the stream began."""
-        served = self._shared.fleet.current.find(self._served.route.model)
+        served = self._shared.fleet.current.by_name.get(self._served.route.model)
         if served is None or not same_target(self._served.route, served.route):
             return self._served
         return served

@@ -50,7 +50,6 @@ _PATHS = {
     Endpoint.RESPONSES: "v1/responses",
 }
 _MODELS_PATH = "v1/models"
-_MAX_MODELS_BYTES = 1024 * 1024
 _TLS_HINT = " (over TLS; a server that requires a client certificate closes connections this way, see --upstream-cert)"
 
 
@@ -131,25 +130,27 @@ class OpenAiUpstream:
         return stream
 
     async def probe(self) -> None:
-        status, _ = await self._get(self._probe_url)
+        try:
+            async with self._session.get(self._probe_url, headers=self._headers(())) as response:
+                status = response.status
+        except NETWORK_ERRORS as exc:
+            raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None
         if status >= 500:
             raise UpstreamUnavailable(f"The upstream returned status {status}.")
 
     async def models(self) -> frozenset[str]:
-        status, body = await self._get(self._root.join(URL(_MODELS_PATH)))
+        url = self._root.join(URL(_MODELS_PATH))
+        try:
+            async with self._session.get(url, headers=self._headers(()), allow_redirects=False) as response:
+                status, body = response.status, await _read_body(response)
+        except NETWORK_ERRORS as exc:
+            raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None
         if status != 200:
-            raise UpstreamUnavailable(f"The upstream returned status {status} for its models.")
+            raise UpstreamFailed(f"The upstream returned status {status} for its models.")
         try:
             return frozenset(model.id for model in _models.decode(body).data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise UpstreamFailed("The upstream returned something other than a list of models.") from None
-
-    async def _get(self, url: URL) -> tuple[int, bytes]:
-        try:
-            async with self._session.get(url, headers=self._headers(()), allow_redirects=False) as response:
-                return response.status, await response.content.read(_MAX_MODELS_BYTES)
-        except NETWORK_ERRORS as exc:
-            raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None
 
     async def stop_drafting(self) -> None:
         """Does nothing: such a server speculates as configured at its start, and its running answers cannot be changed.
@@ -331,7 +332,7 @@ async def _read_whole(response: HttpResponse) -> bytes:
         response.close()
 
 
-async def _read_body(response: HttpResponse) -> bytes:
+async def _read_body(response: HttpResponse | aiohttp.ClientResponse) -> bytes:
     parts, total = [], 0
     while data := await response.content.readany():
         parts.append(data)

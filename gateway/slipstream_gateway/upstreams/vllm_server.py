@@ -10,6 +10,7 @@ import ssl
 
 from multidict import CIMultiDict
 from slipstream_core.errors import (
+    ModelNotLoaded,
     UpstreamFailed,
     UpstreamRejected,
     UpstreamTimeout,
@@ -23,7 +24,13 @@ from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_reading import Reader
 from slipstream_gateway.upstreams.openai_server import HttpResponse, OpenAiUpstream
 from slipstream_gateway.upstreams.vllm_plugin import PluginAnswer, PluginWatch
-from slipstream_gateway.upstreams.vllm_wire import count_body, drafting_body, is_own_field, vllm_reader_of
+from slipstream_gateway.upstreams.vllm_wire import (
+    count_body,
+    drafting_body,
+    is_own_field,
+    is_unknown_model,
+    vllm_reader_of,
+)
 
 CONTROL_TIMEOUT_S = 2.0
 
@@ -84,6 +91,8 @@ class VllmUpstream(OpenAiUpstream):
             self._watch.lose()
             raise
         except UpstreamRejected as exc:
+            if exc.status == 404 and is_unknown_model(exc.body):
+                raise ModelNotLoaded(exc.status, exc.body) from None
             if not is_own_field(exc.body):
                 raise
             self._watch.query_now()  # its maximum draft length has changed

@@ -129,11 +129,21 @@ def _shown(raw: msgspec.Raw) -> str:
 def is_own_field(refusal: bytes) -> bool:
     """Whether the server refused a field that the gateway has set, not the client. The message is ignored, because it
     may quote the client."""
+    return _blamed(refusal) in _OWN_FIELDS
+
+
+def is_unknown_model(refusal: bytes) -> bool:
+    """Whether the server refused the name of the model."""
+    return _blamed(refusal) == "model"
+
+
+def _blamed(refusal: bytes) -> str | None:
+    """The field that an error of the server names."""
     try:
         error = _decode_refusal(refusal).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return error is not None and error.param in _OWN_FIELDS
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return None if error is None else error.param
 
 
 def has_counts(data: bytes) -> bool:

@@ -66,7 +66,7 @@ def children_of(
         *_network_policies(pair, owner, defaults),
         workload,
         *_autoscalers(pair, owner, workload, defaults),
-        *(() if canary else _inference_pool(pair, owner)),
+        *(() if canary else _inference_pool(pair, owner, defaults)),
     )
 
 
@@ -75,16 +75,18 @@ def is_group(pair: ModelPair) -> bool:
     return pair.spec.serving is not None and pair.spec.serving.nodes > 1
 
 
-def missing_kind(pair: ModelPair, defaults: ServingDefaults) -> str | None:
-    """A kind of another project that `pair` needs, and that the cluster does not have. Nothing is changed then. None:
-    there is everything."""
+def lacks_kind(pair: ModelPair, defaults: ServingDefaults) -> bool:
+    """Whether the cluster has no kind for servers of several nodes, and `pair` needs it. Nothing is changed then."""
+    return is_group(pair) and "LeaderWorkerSet" not in defaults.foreign_kinds
+
+
+def missing_kinds(pair: ModelPair, defaults: ServingDefaults) -> list[str]:
+    """The kinds that `serving.inferencePool` needs, and that the cluster does not have. The servers run without."""
     pool = pair.spec.serving.inference_pool if pair.spec.serving is not None else None
-    needed = {
-        "LeaderWorkerSet": is_group(pair),
-        "InferencePool": pool is not None,
-        "HTTPRoute": pool is not None and pool.gateway is not None,
-    }
-    return next((kind for kind, is_needed in needed.items() if is_needed and kind not in defaults.foreign_kinds), None)
+    if pool is None:
+        return []
+    needed = ("InferencePool",) if pool.gateway is None else ("InferencePool", "HTTPRoute")
+    return [kind for kind in needed if kind not in defaults.foreign_kinds]
 
 
 def selector_of(pair: ModelPair) -> str:
@@ -129,9 +131,9 @@ def _autoscalers(
     return (autoscaler(pair, owner, serving.autoscaling, workload=workload, defaults=defaults),)
 
 
-def _inference_pool(pair: ModelPair, owner: Owner) -> tuple[dict[str, Any], ...]:
+def _inference_pool(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[dict[str, Any], ...]:
     wanted = pair.spec.serving.inference_pool if pair.spec.serving is not None else None
-    if wanted is None:
+    if wanted is None or missing_kinds(pair, defaults):
         return ()
     pool = inference_pool(owner, wanted, leaders_only=is_group(pair))
     return (pool,) if wanted.gateway is None else (pool, http_route(pair, owner, wanted, wanted.gateway))

@@ -25,7 +25,7 @@ async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
             known = resources(
                 pdb_version=await _newest(client, "policy", _PDB_VERSIONS),
                 hpa_version=await _newest(client, "autoscaling", _HPA_VERSIONS),
-                foreign=[kind for kind in FOREIGN if await client.find(kind.root) is not None],
+                foreign=[resource for resource in FOREIGN if resource.plural in await _plurals(client, resource.root)],
             )
             if not (missing := await _missing(client, known)):
                 return known
@@ -47,6 +47,11 @@ async def _newest(client: KubeClient, group: str, versions: tuple[str, ...]) -> 
 
 async def _missing(client: KubeClient, known: dict[Kind, Resource]) -> list[str]:
     ours = [known[kind] for kind in sorted(PARENTS)]
-    listed = await client.find(ours[0].root)
-    there = {entry["name"] for entry in (listed or {}).get("resources", ())}
+    there = await _plurals(client, ours[0].root)
     return [resource.kind.value for resource in ours if resource.plural not in there]
+
+
+async def _plurals(client: KubeClient, root: str) -> set[str]:
+    """The names of the kinds that the server has in a version of an API group."""
+    listed = await client.find(root)
+    return {entry["name"] for entry in (listed or {}).get("resources", ())}

@@ -15,7 +15,7 @@ from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ModelPair
 from slipstream_core.manifest.versions import Comparison
 
 from slipstream_operator.children import children_of
-from slipstream_operator.children.all import missing_kind
+from slipstream_operator.children.all import lacks_kind
 from slipstream_operator.children.deployment import progress_deadline_s
 from slipstream_operator.children.hashes import weights_hash
 from slipstream_operator.reconcile.pods import PodReason, preflight_report, restarts, worst_problem
@@ -76,7 +76,7 @@ class _Trouble(NamedTuple):
 
 
 def _trouble(pair: ModelPair, observed: Observed) -> _Trouble:
-    if missing_kind(pair, observed.defaults) is not None:
+    if lacks_kind(pair, observed.defaults):
         return _Trouble("servers of several nodes need the kind LeaderWorkerSet, which the cluster lacks", True)
     pods = observed.canary.pods
     report = preflight_report(pods, weights_hash(pair))

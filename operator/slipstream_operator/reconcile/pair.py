@@ -27,7 +27,7 @@ from slipstream_core.manifest.status import (
 from slipstream_core.manifest.versions import to_keep
 
 from slipstream_operator.children import children_of
-from slipstream_operator.children.all import missing_kind, selector_of
+from slipstream_operator.children.all import lacks_kind, selector_of
 from slipstream_operator.reconcile import pair_conditions
 from slipstream_operator.reconcile.canary import canary_children, serving_pair
 from slipstream_operator.reconcile.deadline import group_deadline
@@ -64,8 +64,7 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
         # A verdict takes effect once it is stored: the same evidence might not decide alike again.
         is_settled = case.new is None or not case.new.is_decided_now
         if is_settled and (case.newest.item is not None or case.new is not None or number.replicas is not None):
-            is_complete = missing_kind(case.pair, observed.defaults) is None
-            children = _children(case.pair, case, number) if is_complete else None
+            children = None if lacks_kind(case.pair, observed.defaults) else _children(case.pair, case, number)
     next_look_s = _next_look_s(case, status, holder, number)
     return PairPlan(children=children, status=status, notes=notes, next_look_s=next_look_s)
 

@@ -22,7 +22,7 @@ from slipstream_core.manifest.status import (
 )
 from slipstream_core.manifest.versions import GoodVersion, to_keep
 
-from slipstream_operator.children.all import has_servers, is_group, missing_kind
+from slipstream_operator.children.all import has_servers, is_group, lacks_kind, missing_kinds
 from slipstream_operator.children.hashes import weights_hash
 from slipstream_operator.children.preflight import has_draft_model
 from slipstream_operator.reconcile.pods import PodProblem, PodReason, contents, preflight_report
@@ -85,23 +85,6 @@ class PairReason(StrEnum):
     NOT_KILLED = "NotKilled"
 
 
-_NEEDS = {
-    "LeaderWorkerSet": (
-        "servers of several nodes need the kind LeaderWorkerSet (leaderworkerset.x-k8s.io/v1)",
-        "set spec.serving.nodes to 1",
-    ),
-    "InferencePool": (
-        "spec.serving.inferencePool needs the kind InferencePool (inference.networking.k8s.io/v1)",
-        "leave it out",
-    ),
-    "HTTPRoute": (
-        "spec.serving.inferencePool.gateway needs the kind HTTPRoute (gateway.networking.k8s.io/v1)",
-        "leave it out",
-    ),
-}
-"""What needs a kind of another project, and what to do without it."""
-
-
 class Finding(NamedTuple):
     """One condition's content."""
 
@@ -162,7 +145,8 @@ def ready(
     if missing := _kind_missing(pair, observed):
         return missing
     rejected = listed(_rejected(observed))
-    trouble = "; ".join(part for part in (rejected, pod.message if pod is not None else "") if part)
+    parts = (rejected, pod.message if pod is not None else "", _without_pool(pair, observed))
+    trouble = "; ".join(part for part in parts if part)
     message = f"{servers}; {trouble}" if trouble else servers
     if replicas.ready > 0:
         return Finding("True", PairReason.MINIMUM_REPLICAS_READY, message)
@@ -265,15 +249,24 @@ def _not_managed(pair: ModelPair) -> Finding | None:
 
 
 def _kind_missing(pair: ModelPair, observed: Observed) -> Finding | None:
-    kind = missing_kind(pair, observed.defaults)
-    if kind is None:
+    if not lacks_kind(pair, observed.defaults):
         return None
-    need, instead = _NEEDS[kind]
     message = (
-        f"{need}, which this cluster did not have when the operator started: install it and restart the operator, or "
-        f"{instead}"
+        "servers of several nodes need the kind LeaderWorkerSet (leaderworkerset.x-k8s.io/v1), which this cluster did "
+        "not have when the operator started: install it and restart the operator, or set spec.serving.nodes to 1"
     )
     return Finding("False", PairReason.KIND_MISSING, message)
+
+
+def _without_pool(pair: ModelPair, observed: Observed) -> str:
+    """What `serving.inferencePool` lacks; empty if nothing."""
+    kinds = missing_kinds(pair, observed.defaults)
+    if not kinds:
+        return ""
+    return (
+        f"spec.serving.inferencePool has no effect: this cluster had no kind {' and '.join(kinds)} when the operator "
+        "started"
+    )
 
 
 def _external(reports: Sequence[UnreachableServers | None]) -> Finding:

@@ -6,10 +6,13 @@ import json
 from pathlib import PurePosixPath
 from typing import Any
 
+import msgspec
 import pytest
-from slipstream_core.manifest import ModelPair, Route, compile_table
+from slipstream_core.manifest import ModelPair, Route, compile_table, parse_resource
+from slipstream_core.manifest.resolve import resolve
+from slipstream_core.manifest.table import CanaryRoute
 from slipstream_core.manifest.vllm_command import adapter_arguments
-from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
+from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot, with_adapter
 from slipstream_gateway.upstreams.pool import Pool
 
 from tests.gateway.manifest.test_manifest_rules import JSON, PAIR, changed, parsed, problems
@@ -63,11 +66,11 @@ def snapshot(*documents: JSON) -> Snapshot:
             "spec.engine.adapters: has no effect with serving triton, leave it out",
         ),
         (
-            pair({**STARTED, "arguments": ["--enable-lora"]}),
+            pair({**STARTED, "arguments": ["--enable-lora"]}, {"name": "sql", "source": SOURCE}),
             "spec.engine.arguments[0]: is set by spec.engine.adapters, got '--enable-lora'",
         ),
         (
-            pair({**STARTED, "arguments": ["--lora-modules=sql=/sql"]}),
+            pair({**STARTED, "arguments": ["--lora-modules=sql=/sql"]}, {"name": "sql", "source": SOURCE}),
             "spec.engine.arguments[0]: is set by spec.engine.adapters, got '--lora-modules=sql=/sql'",
         ),
     ],
@@ -82,11 +85,34 @@ def test_a_name_that_clients_could_not_write_is_refused(name: str) -> None:
     assert problem.startswith("ModelPair/acme: spec.engine.adapters[0].name: ")
 
 
-def test_an_adapter_with_the_name_of_another_pairs_model_is_refused() -> None:
-    other = changed(PAIR, {"model": "acme:sql", "engine": {"kind": "vllm", "endpoints": ["http://b:1"]}}, name="other")
-    [problem] = problems(pair(RUNNING, {"name": "sql"}), other)
-    expected = "spec.engine.adapters[0].name: ModelPair/other already serves the model 'acme:sql'"
-    assert problem == f"ModelPair/acme: {expected}"
+OTHER = changed(PAIR, {"model": "acme:sql", "engine": {"kind": "vllm", "endpoints": ["http://b:1"]}}, name="other")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_model_with_the_name_of_another_pairs_adapter_is_refused(is_first: bool) -> None:
+    documents = [pair(RUNNING, {"name": "sql"}), OTHER][:: 1 if is_first else -1]
+    expected = "ModelPair/other: spec.model: ModelPair/acme serves the model 'acme:sql' as its adapter"
+    assert problems(*documents) == [expected]
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_in_a_cluster_the_pair_of_the_model_has_the_names_of_its_adapters(is_older: bool) -> None:
+    """Whoever is older: another namespace must not get the prompts of an adapter by a pair with its name."""
+    ages = ("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z")[:: 1 if is_older else -1]
+    documents = [
+        changed(document, namespace=namespace, creationTimestamp=age)
+        for document, namespace, age in zip(
+            (pair(RUNNING, {"name": "sql"}), OTHER), ("team-a", "team-b"), ages, strict=True
+        )
+    ]
+    found = resolve([parse_resource(document) for document in documents])
+    assert list(found.owners) == ["acme"]
+    [(key, (problem,))] = found.problems.items()
+    assert "other" in key
+    assert str(problem) == "spec.model: ModelPair team-a/acme serves the model 'acme:sql' as its adapter"
+    table = compile_table([item for item in (parse_resource(each).item for each in documents) if item is not None])
+    served = {name: route.pair.metadata.name for name in table.models() if (route := table.find(name)) is not None}
+    assert served == {"acme": "acme", "acme:sql": "acme"}  # gateways see one model at a time, and agree
 
 
 @pytest.mark.parametrize(
@@ -108,17 +134,38 @@ def test_the_route_of_an_adapter_is_the_pairs_with_another_name(document: JSON, 
     assert base.for_adapter("other") is None
 
 
+def test_a_new_revision_gets_requests_for_adapters_that_it_has() -> None:
+    pool = Pool((), clock=lambda: 0.0)
+    serving = route(pair(STARTED, {"name": "sql", "source": SOURCE}, {"name": "de", "source": "./de"}))
+    new = route(pair(STARTED, {"name": "sql", "source": "./sql-v2"}))
+    canary = CanaryRoute(route=new, revision="r" * 16, share=0.1)
+    served = ServedRoute(
+        msgspec.structs.replace(serving, canary=canary),
+        pool,
+        pool,
+        frozenset(),
+        canary=ServedRoute(new, pool, pool, frozenset()),
+    )
+    sql, de = with_adapter(served, "sql"), with_adapter(served, "de")
+    assert sql is not None
+    assert sql.canary is not None
+    assert sql.route.canary is not None
+    assert sql.canary.route == sql.route.canary.route
+    assert (sql.canary.adapter, sql.route.canary.share) == ("acme:sql", 0.1)
+    assert de is not None
+    assert (de.canary, de.route.canary) == (None, None)
+
+
 def test_a_snapshot_finds_pairs_and_their_adapters() -> None:
     with_tag = changed(pair(RUNNING, {"name": "sql"}), {"model": "acme:8b"}, name="tagged")
     found = snapshot(pair(RUNNING, {"name": "sql"}), with_tag)
-    assert found.models() == ["acme", "acme:sql", "acme:8b", "acme:8b:sql"]
-    for name in found.models():
-        served = found.find(name)
-        assert served is not None
+    assert list(found.by_name) == found.table.models() == ["acme", "acme:sql", "acme:8b", "acme:8b:sql"]
+    for name, served in found.by_name.items():
         assert served.route.model == name
-    assert found.find("acme:8b:sql") is found.find("acme:8b:sql")
+        assert served.route == found.table.find(name)
+        assert served.adapter == ("sql" if name.endswith(":sql") else None)
     for name in ("", ":", "sql", ":sql", "acme:", "acme:other", "acme:sql:sql", "acme:SQL"):
-        assert found.find(name) is None
+        assert found.table.find(name) is None
 
 
 def test_servers_get_all_adapters_on_their_command_line() -> None:

@@ -55,8 +55,7 @@ class Fingerprinter:
         is_authenticated: bool,
         adapter: str = "",
     ) -> Subject:
-        """The subject of `request`; never raises, whatever the prompt contains. Requests for an `adapter` of the pair's
-        model have class estimates of their own, as those of a key: its texts are others, and drafts fit it worse."""
+        """The subject of `request`; never raises, whatever the prompt contains."""
         system, turns = _parts(request)
         source = _SEPARATOR.join((pair, key_id, self._masked_system(system)))
         temperature = temperature_bucket(request.temperature)
@@ -70,7 +69,8 @@ class Fingerprinter:
             source=_digest(source),
             cold_class=profile.request_class,
             temperature=temperature,
-            key=_key_digest(key_id if is_authenticated else "", adapter),
+            key=_name_digest(key_id) if is_authenticated else "",
+            adapter=_name_digest(adapter) if adapter else "",
         )
 
     def _masked_system(self, system: str) -> str:
@@ -118,10 +118,8 @@ def _digest(text: str) -> str:
 
 
 @lru_cache(maxsize=_CACHE_ENTRIES)
-def _key_digest(key_id: str, adapter: str) -> str:
-    """Empty for requests without a key and without an adapter, which share the pair's class estimates."""
-    name = f"{key_id}{_SEPARATOR}{adapter}" if adapter else key_id
-    return _digest(name) if name else ""
+def _name_digest(key_id: str) -> str:
+    return _digest(key_id)
 
 
 def temperature_bucket(temperature: float) -> int:

@@ -18,9 +18,9 @@ from slipstream_gateway.decide.estimate.segmented import SegmentedMap
 from slipstream_gateway.decide.estimate.template import SETTLED_HITS, Template
 
 _MAX_SOURCES = 4096
-_MAX_PAIRS = 64
+_MAX_PAIRS = 256  # with adapters
 # For all pairs together.
-_MAX_KEYS = 128
+_MAX_KEYS = 512
 _MAX_POOLS = 256
 # All unproven sources together count as one.
 _UNSETTLED = ""
@@ -53,8 +53,9 @@ class Learner:
         adapter: str = "",
     ) -> Subject:
         """The key of the estimates of `request`; `key_id` is the public id of its API key. If it `is_authenticated`,
-        classes are estimated for that key; otherwise a client could invent keys, so all count as one. Classes are also
-        estimated for each `adapter` of the pair's model."""
+        classes are estimated for that key; otherwise a client could invent keys, so all count as one. Classes of an
+        `adapter` are estimated apart from those of the pair's model: its answers are others, and the draft fits it
+        worse."""
         return self._fingerprinter.subject(
             request, profile, pair=pair, key_id=key_id, is_authenticated=is_authenticated, adapter=adapter
         )
@@ -99,14 +100,14 @@ class Learner:
 
     def _model(self, subject: Subject) -> KeyModel:
         """The model of the subject's API key at its pair; an empty one if none is stored."""
-        return self._keys.peek(_key_name(subject)) or KeyModel(subject.key, self._pair(subject.pair))
+        return self._keys.peek(_key_name(subject)) or KeyModel(subject.key, self._pair(_pair_name(subject)))
 
     def _used_model(self, subject: Subject) -> KeyModel:
         """The model of the subject's API key at its pair, stored from now on, with one more request."""
         name = _key_name(subject)
         model = self._keys.peek(name)
         if model is None:
-            model = KeyModel(subject.key, self._pair(subject.pair))
+            model = KeyModel(subject.key, self._pair(_pair_name(subject)))
             self._keys.add(name, model)
         model.hits += 1
         self._keys.touch(name, protect=model.hits >= SETTLED_HITS)
@@ -129,5 +130,9 @@ class Learner:
         return found
 
 
+def _pair_name(subject: Subject) -> str:
+    return f"{subject.pair}\x1f{subject.adapter}" if subject.adapter else subject.pair
+
+
 def _key_name(subject: Subject) -> str:
-    return f"{subject.pair}\x1f{subject.key}"
+    return f"{_pair_name(subject)}\x1f{subject.key}"

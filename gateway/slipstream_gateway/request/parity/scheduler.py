@@ -227,7 +227,7 @@ class Parity:
     def _served_now(self, candidate: Candidate) -> ServedRoute | None:
         """The candidate's route as served now. None: the route has changed, and with it perhaps its answers."""
         route = candidate.served.route
-        served = self._fleet.current.find(route.model)
+        served = self._fleet.current.by_name.get(route.model)
         known = () if served is None else (served, served.canary)
         return next((one for one in known if one is not None and one.route.generation == route.generation), None)
 
@@ -241,7 +241,7 @@ class Parity:
         if self._admission.queued:
             return
         for replica in served.plain.replicas:
-            if replica.ejected or replica.lacks(served.adapter):
+            if replica.ejected or replica in served.plain.lacking(served.adapter):
                 continue
             if replica.outstanding <= self._max_outstanding:
                 yield replica

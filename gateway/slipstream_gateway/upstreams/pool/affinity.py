@@ -43,15 +43,16 @@ class Affinity:
     def __init__(self, names: Sequence[str]) -> None:
         self._salts = [int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") | 1 for name in names]
 
-    def preferred(self, key: int, costs: Sequence[float]) -> int | None:
-        """The index of the most preferred replica that is not too full, by `costs`: the requests of each replica with
-        this one, infinite for one that cannot take it. None: none can."""
-        usable = [cost for cost in costs if cost < math.inf]
+    def preferred(self, key: int, costs: Sequence[float], loads: Sequence[int]) -> int | None:
+        """The index of the most preferred replica that is not too full. `loads` are the requests of each replica,
+        `costs` the same with this one, more for a replica that fails, and infinite for one that cannot take it. None:
+        none can."""
+        usable = [load for load, cost in zip(loads, costs, strict=True) if cost < math.inf]
         if not usable:
             return None
-        limit = max(math.ceil(LOAD_FACTOR * (sum(usable) - len(usable) + 1) / len(usable)), FREE_REQUESTS)
+        limit = max(int(LOAD_FACTOR * (sum(usable) + 1) / len(usable)), FREE_REQUESTS)
         best, highest = None, -1
         for index, cost in enumerate(costs):
             if cost <= limit and (score := key * self._salts[index] & _MASK) > highest:
                 best, highest = index, score
-        return costs.index(min(usable)) if best is None else best
+        return costs.index(min(costs)) if best is None else best

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from slipstream_core.settings import HealthSettings
-from slipstream_core.types import Capability, Withheld
+from slipstream_core.types import Capability, GenerationRequest, Withheld
 
-from slipstream_gateway.upstreams.pool.affinity import Affinity
+from slipstream_gateway.upstreams.pool.affinity import Affinity, head_key
 from slipstream_gateway.upstreams.pool.breaker import Breaker, Ejection
 from slipstream_gateway.upstreams.pool.replica import Replica, ReplicaState
 
@@ -20,7 +20,7 @@ _SWEEP_S = 1.0
 class Pool:
     """`speculative` names the arm. All replicas of a speculative arm may be ejected, because the plain arm takes over.
     Of a plain arm, the sweep ejects at most a share, and the last replica is always used. `caches_prefixes`: the
-    servers keep the beginnings of prompts, so that `is_affine` requests are best sent to the same one."""
+    servers keep the beginnings of prompts, so that requests with the same beginning are best sent to the same one."""
 
     def __init__(
         self,
@@ -37,9 +37,13 @@ class Pool:
         self._health = health
         self._clock = clock
         self._affinity = Affinity([replica.name for replica in replicas])
-        self.is_affine = caches_prefixes and len(self.replicas) > 1
+        self._is_affine = caches_prefixes and len(self.replicas) > 1
         self._turn = 0
         self._sweep_s = clock() + _SWEEP_S
+
+    def key_for(self, request: GenerationRequest) -> int | None:
+        """What requests with the same beginning have in common; None if it does not matter to the replicas."""
+        return head_key(request) if self._is_affine else None
 
     def pick(
         self,
@@ -61,8 +65,7 @@ class Pool:
         now_s = self._clock()
         if now_s >= self._sweep_s:
             self._sweep(now_s)
-        if adapter is not None:
-            tried = [*tried, *(replica for replica in self.replicas if replica.lacks(adapter))]
+        tried = [*tried, *self.lacking(adapter)] if adapter is not None else tried
         best = self._least_work(tried, needs, now_s) if key is None else self._preferred(key, tried, needs, now_s)
         if best is not None or self._speculative or not is_needed:
             return best
@@ -89,19 +92,37 @@ class Pool:
             else (replica.outstanding + 1) * breaker.drag
             for replica, breaker in self._members
         ]
-        index = self._affinity.preferred(key, costs)
+        index = self._affinity.preferred(key, costs, [replica.outstanding for replica in self.replicas])
         return None if index is None else self.replicas[index]
+
+    def likely(
+        self, needs: Capability | None = None, key: int | None = None, adapter: str | None = None
+    ) -> Replica | None:
+        """The replica that `pick` would choose now with these arguments, or one with as few requests. None: there is
+        none."""
+        if key is not None:
+            return self._preferred(key, self.lacking(adapter), needs, self._clock())
+        return self.least_busy(needs, adapter)
 
     def least_busy(self, needs: Capability | None = None, adapter: str | None = None) -> Replica | None:
         """The replica with the fewest requests in flight that could take the request now. None: there is none."""
         now_s = self._clock()
         least: Replica | None = None
+        lacking = self.lacking(adapter)
         for replica, breaker in self._members:
-            if not breaker.usable(now_s) or replica.why_withheld(needs) or replica.lacks(adapter):
+            if not breaker.usable(now_s) or replica.why_withheld(needs) or replica in lacking:
                 continue
             if least is None or replica.outstanding < least.outstanding:
                 least = replica
         return least
+
+    def lacking(self, adapter: str | None) -> Sequence[Replica]:
+        """The replicas that do not have the LoRA adapter. If none lists it, those that refused a request for it, since
+        vLLM can load adapters at their first request."""
+        if adapter is None:
+            return ()
+        found = [replica for replica in self.replicas if replica.lacks(adapter)]
+        return found if len(found) < len(self.replicas) else [each for each in found if each.refuses(adapter)]
 
     def withheld(self, capability: Capability) -> Withheld | None:
         """The reason why the servers that are up may not use `capability`. None: they may, or none of them is up."""
@@ -165,7 +186,8 @@ class Pool:
         for _, breaker in self._members:
             if breaker.fails_too_often(now_s) and self._can_spare_one():
                 breaker.eject(now_s, Ejection.ERROR_RATE)
-        slowest = self._out_of_line(now_s)
+        # Servers with requests of one kind each differ for the requests' sake.
+        slowest = None if self._is_affine else self._out_of_line(now_s)
         if slowest is not None and self._can_spare_one():
             slowest.eject(now_s, Ejection.LATENCY)
 

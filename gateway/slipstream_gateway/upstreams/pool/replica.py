@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool.breaker import Breaker, Ejection
 
 _FRESH_S = 0.5
+_REFUSED_S = 5.0
 
 
 class Liveness:
@@ -109,6 +111,7 @@ class Replica:
         self.stops = 0
         self.unconditional_draft_lengths = 0
         self.models: frozenset[str] | None = None
+        self._refused: dict[str, float] = {}
         self.losses = 0
         self.gives_token_ids = False
         self.unverified: Mapping[Capability, Withheld] = {}
@@ -129,12 +132,17 @@ class Replica:
 
     def lacks(self, adapter: str | None) -> bool:
         """Whether the server is known not to have loaded `adapter`, by its name there."""
-        return adapter is not None and self.models is not None and adapter not in self.models
+        if adapter is None:
+            return False
+        return (self.models is not None and adapter not in self.models) or self.refuses(adapter)
 
-    def refused(self, adapter: str | None) -> None:
-        """The server does not have `adapter`, whatever it listed. If its models are unknown, it gets no requests for
-        adapters until they are known."""
-        self.models = (self.models or frozenset()) - {adapter}
+    def refuses(self, adapter: str) -> bool:
+        """Whether the server refused a request for `adapter` within the last `_REFUSED_S`."""
+        return self._refused.get(adapter, -math.inf) > time.monotonic() - _REFUSED_S
+
+    def refused(self, adapter: str) -> None:
+        """Records that the server does not have `adapter`, whatever it listed."""
+        self._refused[adapter] = time.monotonic()
 
     def withheld_now(self) -> dict[Capability, Withheld]:
         """Every capability that the server may not use now, with the reason."""
@@ -212,6 +220,7 @@ class Replica:
         """The server was unreachable: results of engine checks may not hold for the process that responds next."""
         self.losses += 1
         self.models = None
+        self._refused.clear()
         self.gives_token_ids = False
         self.withheld = self.unverified
 
