@@ -186,8 +186,7 @@ class Pool:
         for _, breaker in self._members:
             if breaker.fails_too_often(now_s) and self._can_spare_one():
                 breaker.eject(now_s, Ejection.ERROR_RATE)
-        # Servers with requests of one kind each differ for the requests' sake.
-        slowest = None if self._is_affine else self._out_of_line(now_s)
+        slowest = self._out_of_line(now_s)
         if slowest is not None and self._can_spare_one():
             slowest.eject(now_s, Ejection.LATENCY)
 
