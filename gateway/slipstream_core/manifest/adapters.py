@@ -14,6 +14,12 @@ def adapters_of(pair: ModelPair) -> tuple[Adapter, ...]:
     return engine.adapters if isinstance(engine, VllmEngine) else ()
 
 
+def has_lora(pair: ModelPair) -> bool:
+    """Whether the servers of the pair are known to run with LoRA."""
+    engine = pair.spec.engine
+    return isinstance(engine, VllmEngine) and (bool(engine.adapters) or "--enable-lora" in engine.arguments)
+
+
 def adapter_name(model: str, adapter: Adapter) -> str:
     """The name by which clients request `adapter` of the pair with `model`."""
     return f"{model}{ADAPTER_SEPARATOR}{adapter.name}"

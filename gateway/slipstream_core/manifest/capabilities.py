@@ -53,6 +53,10 @@ _INEXACT_WITH_SPECULATION = frozenset(
 # (`SamplingParams._validate_spec_decode` and `_validate_trace_replay`, vLLM 0.32).
 _REFUSED_BY_SPECULATING_VLLM = frozenset({"logit_bias", "min_p", "trace_decode_token_ids"})
 
+# Scores of a prompt's tokens end the process of a vLLM with --enable-lora: it maps their rows to adapters as if they
+# were those of sampled tokens (`add_lora_logits`, vLLM 0.32; vllm-project/vllm#16668).
+FATAL_WITH_LORA = frozenset({"echo", "prompt_logprobs"})
+
 # Parameters of `/v1/responses` that refer to state on the server of an earlier response.
 STATEFUL = frozenset({"conversation", "previous_response_id"})
 # Features whose answers the gateway forwards without parsing their text. Such answers are neither compared nor resumed.

@@ -8,9 +8,16 @@ from types import MappingProxyType
 
 import msgspec
 
-from slipstream_core.manifest.adapters import adapter_name, adapters_of, base_and_adapter, name_on_servers
+from slipstream_core.manifest.adapters import adapter_name, adapters_of, base_and_adapter, has_lora, name_on_servers
 from slipstream_core.manifest.addresses import fits
-from slipstream_core.manifest.capabilities import PLAIN_OPENAI, VLLM, Capabilities, capabilities_of, without
+from slipstream_core.manifest.capabilities import (
+    FATAL_WITH_LORA,
+    PLAIN_OPENAI,
+    VLLM,
+    Capabilities,
+    capabilities_of,
+    without,
+)
 from slipstream_core.manifest.dialects import DIALECTS
 from slipstream_core.manifest.engines import (
     Adapter,
@@ -38,7 +45,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     `drafts_per_request`: the servers accept a draft length with every request, else they use the one that they were
     started with. `own_engine`: Slipstream's engine decodes there: it continues a sampled answer of another server
     exactly, and it derives random numbers from seed and position. `dialect` is that of the servers' OpenAI API.
-    `caches_prefixes`: a server is faster with a prompt whose beginning it has seen. `price_per_gpu_hour` is None if
+    `caches_prefixes`: a server is faster with a prompt whose beginning it has seen. `scores_prompts`: servers may be
+    requested to score the tokens of a prompt. `price_per_gpu_hour` is None if
     unknown.
     """
 
@@ -51,6 +59,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     own_engine: bool = False
     dialect: DialectName = DialectName.OPENAI
     caches_prefixes: bool = False
+    scores_prompts: bool = True
     api_key_env: str | None = None
     price_per_gpu_hour: float | None = None
 
@@ -249,14 +258,16 @@ def _vllm_backends(
     speculates = has_draft(pair)
     in_triton = engine.serving == "triton"
     protocol = WireProtocol.TRITON if in_triton else WireProtocol.OPENAI
+    unsupported = {*engine.unsupported, *(FATAL_WITH_LORA if has_lora(pair) else ())}
     backend = Backend(
         protocol=protocol,
         endpoints=engine.endpoints or fits(local_endpoints, protocol),
         model=triton_model_name(pair) if in_triton else engine.model or pair.spec.model,
-        capabilities=without(VLLM if speculates else PLAIN_OPENAI, engine.unsupported),
+        capabilities=without(VLLM if speculates else PLAIN_OPENAI, unsupported),
         pool=pair.metadata.key,
         drafts_per_request=speculates,
         caches_prefixes=engine.prefix_caching,
+        scores_prompts=not has_lora(pair),
         api_key_env=engine.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour,
     )
@@ -272,7 +283,7 @@ def _fallback(pair: ModelPair) -> Backend | None:
         protocol=WireProtocol.OPENAI,
         endpoints=servers.endpoints,
         model=servers.model or pair.spec.model,
-        capabilities=PLAIN_OPENAI,
+        capabilities=without(PLAIN_OPENAI, FATAL_WITH_LORA if has_lora(pair) else ()),
         pool=f"{pair.metadata.key}/fallback",
         drafts_per_request=False,
         caches_prefixes=True,

@@ -190,6 +190,8 @@ class Check:
             return read_answer(await side.replica.upstream.complete(job))
 
     async def _score(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> tuple[TokenScore, ...]:
+        if not self._plain.backend.scores_prompts:
+            raise Incomparable("the server cannot score prompts while it has LoRA adapters")
         if not prompt:
             raise Incomparable("the server returns no token ids")
         with _noticing_loss(self._plain.replica):

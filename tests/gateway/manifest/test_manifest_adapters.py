@@ -196,3 +196,20 @@ def _split(arguments: list[str]) -> list[Any]:
     assert arguments[0] == "--lora-modules"
     modules = [json.loads(each) for each in arguments[1:] if each.startswith("{")]
     return [modules, *arguments[1 + len(modules) :]]
+
+
+@pytest.mark.parametrize(
+    ("document", "is_scored"),
+    [
+        (pair(RUNNING), True),
+        (pair(RUNNING, {"name": "sql"}), False),
+        (pair({**STARTED, "arguments": ["--enable-lora"]}), False),
+        (pair({**RUNNING, "plain": {"endpoints": ["http://b:1"]}}, {"name": "sql"}), False),
+    ],
+)
+def test_servers_with_lora_are_never_requested_to_score_a_prompt(document: JSON, is_scored: bool) -> None:
+    found = route(document)
+    backends = [found.plain, found.speculative, found.fallback]
+    assert found.plain.scores_prompts is is_scored
+    for backend in filter(None, backends):
+        assert bool(backend.capabilities.missing({"prompt_logprobs"})) is not is_scored

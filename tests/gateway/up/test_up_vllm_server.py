@@ -96,6 +96,18 @@ def test_name_of_the_engine_goes_before_the_clients_name(tmp_path: Path) -> None
     assert _options(launch_of(pair, manifest_folder=tmp_path).arguments())["--served-model-name"] == "theirs"
 
 
+def test_adapters_of_the_pair_are_loaded_from_their_folders(tmp_path: Path) -> None:
+    pair = _pair("{kind: none}", engine="{kind: vllm, adapters: [{name: sql, source: ./sql}]}")
+    with pytest.raises(CommandError, match=rf"spec\.engine\.adapters\[0\]\.source: there is no folder {tmp_path}/sql"):
+        launch_of(pair, manifest_folder=tmp_path)
+    (tmp_path / "sql").mkdir()
+    (tmp_path / "sql" / "adapter_config.json").touch()
+    arguments = launch_of(pair, manifest_folder=tmp_path).arguments()
+    at = arguments.index("--lora-modules")
+    assert json.loads(arguments[at + 1]) == {"name": "mine:sql", "path": f"{tmp_path}/sql"}
+    assert "--enable-lora" in arguments
+
+
 def test_missing_folder_and_a_source_for_clusters_are_named(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=f"ModelPair/mine: spec.target.source: there is no folder {tmp_path}/target"):
         launch_of(_pair("{kind: none}", target="./target"), manifest_folder=tmp_path)

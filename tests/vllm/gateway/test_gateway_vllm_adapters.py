@@ -73,3 +73,12 @@ def test_a_stream_has_the_clients_name_of_the_adapter(adapted: Gateway) -> None:
     assert {event["model"] for event in events} == {NAME}
     text = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
     assert text == text_of(ask(adapted, "plain", model=NAME))
+
+
+@pytest.mark.parametrize("fatal", [{"prompt_logprobs": 1}])
+def test_what_would_end_the_server_is_refused(adapted: Gateway, fatal: dict[str, int]) -> None:
+    for model in (MODEL, NAME):
+        answer = ask(adapted, model=model, **fatal)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == next(iter(fatal))
+    assert ask(adapted, model=NAME).status_code == 200

@@ -93,8 +93,9 @@ def _is_promised(served: ServedRoute) -> bool:
 
 def _can_be_scored(served: ServedRoute, request: GenerationRequest) -> bool:
     """Whether servers can score answers to `request` by token ids alone: its prompt is nothing but text."""
-    own = served.route.plain.own_engine  # the contract of Slipstream's engine has no scores
-    return not own and request.endpoint is not Endpoint.RESPONSES and request.features.isdisjoint(_MEDIA)
+    plain = served.route.plain
+    has_scores = plain.scores_prompts and not plain.own_engine  # the contract of Slipstream's engine has no scores
+    return has_scores and request.endpoint is not Endpoint.RESPONSES and request.features.isdisjoint(_MEDIA)
 
 
 async def replay(candidate: Candidate, replica: Replica) -> Answer:
