@@ -52,7 +52,7 @@ def _noted(replica: Replica, *arguments: object, **options: object) -> None:
     _replicas.append(replica)
 
 
-_construct, Replica.__init__ = Replica.__init__, _noted  # type: ignore[method-assign, assignment]
+_construct, Replica.__init__ = Replica.__init__, _noted  # type: ignore[method-assign, assignment]  # gateways construct them
 
 
 class Figures(NamedTuple):

@@ -272,3 +272,10 @@ def pair_spec(name: str) -> JSON:
         "draft": {"kind": "model", "source": "embedded:draft"},
         "serving": {"gpus": 0, "replicas": 1, "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}}},
     }
+
+
+def granted_cluster(kube: KubeApiServer, name: str) -> Cluster:
+    """A new namespace in which the user `operator` has its rights."""
+    namespace = kube.namespace(name)
+    grant(kube, namespace)
+    return Cluster(kube.client(), namespace)

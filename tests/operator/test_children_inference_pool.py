@@ -54,7 +54,7 @@ def test_a_route_leads_requests_for_the_model_to_the_pool():
     assert match["headers"] == [{"type": "Exact", "name": "x-gateway-model-name", "value": "acme-70b"}]
     [backend] = rule["backendRefs"]
     assert (backend["kind"], backend["name"]) == ("InferencePool", made["InferencePool"]["metadata"]["name"])
-    assert rule["timeouts"] == {"request": "0s"}  # of a stream nobody knows how long it takes
+    assert rule["timeouts"] == {"request": "0s"}  # the route has no time limit: streams may be long
 
 
 def test_adapters_have_the_route_of_their_model():

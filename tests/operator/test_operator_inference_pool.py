@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
+from tests.operator.operator_process import Cluster, OperatorProcess, eventually, granted_cluster
 from tests.operator.pair_objects import JSON, VLLM_SPEC
 from tests.support.foreign_kinds import http_routes, inference_pools
 from tests.support.kube import KubeApiServer, install_definitions
@@ -15,9 +15,7 @@ from tests.support.kube import KubeApiServer, install_definitions
 @pytest.fixture(scope="module")
 def cluster(kube: KubeApiServer, crds: None) -> Cluster:
     install_definitions(kube, [inference_pools(), http_routes()])
-    namespace = kube.namespace("operator-pool")
-    grant(kube, namespace)
-    return Cluster(kube.client(), namespace)
+    return granted_cluster(kube, "operator-pool")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +43,7 @@ def test_pool_and_route_come_and_go_with_their_fields(cluster: Cluster) -> None:
     made = cluster.client.get(pool(cluster))
     assert made["spec"]["endpointPickerRef"]["failureMode"] == "FailOpen"
     assert made["metadata"]["ownerReferences"][0]["name"] == "pooled"
-    cluster.client.patch(pool(cluster), {"spec": {"targetPorts": [{"number": 1}]}})  # by somebody else
+    cluster.client.patch(pool(cluster), {"spec": {"targetPorts": [{"number": 1}]}})  # another writer changes it
     eventually(lambda: cluster.client.get(pool(cluster))["spec"]["targetPorts"] == [{"number": 8000}])
     cluster.patch("modelpairs", "pooled", {"spec": {"serving": {"inferencePool": {"gateway": None}}}})
     eventually(lambda: not cluster.client.exists(route(cluster)))

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from slipstream_core.manifest.reports import GatewayReport, WithheldServer, applied_key, object_key, report_lease
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, pair_spec
+from tests.operator.operator_process import Cluster, OperatorProcess, eventually, granted_cluster, pair_spec
 from tests.support.kube import KubeApiServer, KubeError
 
 FIELD_MANAGER = "slipstream-operator"
@@ -22,9 +22,7 @@ LANDS_S = 3.0  # about 0.1 s on a machine that has nothing else to do
 
 @pytest.fixture(scope="module")
 def cluster(kube: KubeApiServer, crds: None) -> Cluster:
-    namespace = kube.namespace("operator-objects")
-    grant(kube, namespace)
-    return Cluster(kube.client(), namespace)
+    return granted_cluster(kube, "operator-objects")
 
 
 @pytest.fixture(scope="module")

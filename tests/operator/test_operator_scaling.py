@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 from slipstream_core.manifest.reports import GatewayReport, object_key, report_lease
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, pair_spec, settled
+from tests.operator.operator_process import (
+    Cluster,
+    OperatorProcess,
+    eventually,
+    grant,
+    granted_cluster,
+    pair_spec,
+    settled,
+)
 from tests.operator.pair_objects import GROUP_SPEC, JSON
 from tests.support.foreign_kinds import leader_worker_sets, scaled_objects
 from tests.support.kube import KubeApiServer, install_definitions
@@ -24,9 +32,7 @@ SERVERS = {"gpus": 0}
 @pytest.fixture(scope="module")
 def cluster(kube: KubeApiServer, crds: None) -> Cluster:
     install_definitions(kube, [leader_worker_sets(), scaled_objects()])
-    namespace = kube.namespace("operator-scaling")
-    grant(kube, namespace)
-    return Cluster(kube.client(), namespace)
+    return granted_cluster(kube, "operator-scaling")
 
 
 @pytest.fixture(scope="module")

@@ -46,8 +46,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     started with. `own_engine`: Slipstream's engine decodes there: it continues a sampled answer of another server
     exactly, and it derives random numbers from seed and position. `dialect` is that of the servers' OpenAI API.
     `caches_prefixes`: a server is faster with a prompt whose beginning it has seen. `scores_prompts`: servers may be
-    requested to score the tokens of a prompt. `price_per_gpu_hour` is None if
-    unknown.
+    requested to score the tokens of a prompt. `price_per_gpu_hour` is None if unknown.
     """
 
     protocol: WireProtocol
@@ -101,13 +100,15 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         adapter = next((one for one in adapters_of(self.pair) if one.name == name), None)
         if adapter is None:
             return None
-        backends = (self.plain, self.speculative, self.fallback)
         on_servers = name_on_servers(self.pair, adapter)
-        plain, speculative, fallback = (one and msgspec.structs.replace(one, model=on_servers) for one in backends)
-        assert plain is not None  # nosec B101 # for the type checker
-        model = adapter_name(self.model, adapter)
         return msgspec.structs.replace(
-            self, model=model, plain=plain, speculative=speculative, fallback=fallback, adapter=adapter, canary=None
+            self,
+            model=adapter_name(self.model, adapter),
+            plain=msgspec.structs.replace(self.plain, model=on_servers),
+            speculative=self.speculative and msgspec.structs.replace(self.speculative, model=on_servers),
+            fallback=self.fallback and msgspec.structs.replace(self.fallback, model=on_servers),
+            adapter=adapter,
+            canary=None,
         )
 
     @property

@@ -29,9 +29,8 @@ _log = logging.getLogger(__name__)
 class LoadedModels:
     """Sets `Replica.models` of all servers of pairs with adapters, within `running`."""
 
-    def __init__(self, fleet: Fleet, *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._interval_s = interval_s
         self._changed = asyncio.Event()
         fleet.on_swap(self._swapped)
 
@@ -50,18 +49,17 @@ class LoadedModels:
         while True:
             await asyncio.sleep(_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s - _PAUSE_S):
+                async with asyncio.timeout(INTERVAL_S - _PAUSE_S):
                     await self._changed.wait()
             await self._read_all()
 
     async def _read_all(self) -> None:
-        """Never raises, because a bug must not end the task."""
         self._changed.clear()
         try:
             await asyncio.gather(*map(_read, _servers(self._fleet.current)))
         except UpstreamError:
             _log.debug("there is no table yet")
-        except Exception:
+        except Exception:  # the top of the task: a bug with one server must not end it
             _log.exception("the models of servers could not be read")
 
     def _swapped(self, previous: Snapshot | None, snapshot: Snapshot) -> None:

@@ -97,7 +97,7 @@ def test_a_model_with_the_name_of_another_pairs_adapter_is_refused(is_first: boo
 
 @pytest.mark.parametrize("is_older", [True, False])
 def test_in_a_cluster_the_pair_of_the_model_has_the_names_of_its_adapters(is_older: bool) -> None:
-    """Whoever is older: another namespace must not get the prompts of an adapter by a pair with its name."""
+    """Whatever their age: a pair of another namespace must not get an adapter's prompts by its name as a model."""
     ages = ("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z")[:: 1 if is_older else -1]
     documents = [
         changed(document, namespace=namespace, creationTimestamp=age)

@@ -49,7 +49,8 @@ def test_requests_that_share_a_long_beginning_have_one_key() -> None:
 def test_a_conversation_keeps_its_key_as_it_grows(first: str) -> None:
     opening = ("Be brief.", first)
     assert head_key(chat(*opening)) == head_key(chat(*opening, "yes", "and then?"))
-    assert head_key(chat("Be brief.", "Who is it?")) != head_key(chat(*opening))
+    another = chat("Be brief.", "Who is it?")
+    assert head_key(another) != head_key(chat(*opening))
 
 
 def test_who_says_it_counts() -> None:
@@ -85,7 +86,7 @@ def test_keys_are_spread_evenly() -> None:
 
 
 def test_no_replica_gets_far_more_than_its_share() -> None:
-    """One key for all, which nobody could send to one replica: each has at most a quarter more than the mean."""
+    """All requests have one key. A replica still gets at most a quarter more requests than the mean."""
     affinity, loads = Affinity(NAMES), [0] * 8
     for sent in range(1, 801):
         index = preferred(affinity, 7, [load + 1.0 for load in loads])

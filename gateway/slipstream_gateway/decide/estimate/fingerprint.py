@@ -118,8 +118,8 @@ def _digest(text: str) -> str:
 
 
 @lru_cache(maxsize=_CACHE_ENTRIES)
-def _name_digest(key_id: str) -> str:
-    return _digest(key_id)
+def _name_digest(name: str) -> str:
+    return _digest(name)
 
 
 def temperature_bucket(temperature: float) -> int:
