@@ -73,6 +73,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, answering_server: VllmS
         arguments = [f"--{name}={value}" for name, value in options.items()]
         process = subprocess.Popen([binary, *arguments], stdout=log, stderr=subprocess.STDOUT)
         try:
+            eventually(lambda: _is_ready(f"http://{address}"), "Prometheus is ready")
             yield f"http://{address}"
         finally:
             process.terminate()
@@ -81,12 +82,17 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, answering_server: VllmS
 
 def _result(prometheus: str, expression: str) -> list[dict[str, Any]]:
     query = expression.replace("$pair", PAIR).replace("$__rate_interval", "1m")
-    try:
-        answer = httpx.get(f"{prometheus}/api/v1/query", params={"query": query}, timeout=15.0).json()
-    except httpx.TransportError:  # it starts
-        return []
+    answer = httpx.get(f"{prometheus}/api/v1/query", params={"query": query}, timeout=15.0).json()
     assert answer["status"] == "success", answer
     return list(answer["data"]["result"])
+
+
+def _is_ready(prometheus: str) -> bool:
+    """Whether a query is answered: a starting Prometheus first refuses connections, then answers with 503."""
+    try:
+        return httpx.get(f"{prometheus}/-/ready", timeout=15.0).is_success
+    except httpx.TransportError:
+        return False
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
