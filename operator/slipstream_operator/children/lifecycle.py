@@ -12,9 +12,11 @@ LEAVE_S = 10
 _EXIT_MARGIN_S = 15  # the program unloads its model after the last answer
 
 
-def leave_hook() -> dict[str, Any]:
-    """The hook before SIGTERM."""
-    return {"preStop": {"exec": {"command": ["sleep", str(LEAVE_S)]}}}
+def leave_hook(serving: Serving, *, is_worker: bool) -> dict[str, Any]:
+    """The hook before SIGTERM. The pods of a group are deleted together, and its leader needs the workers for its
+    running answers: they get SIGTERM after it."""
+    seconds = LEAVE_S + serving.drain_seconds if is_worker else LEAVE_S
+    return {"preStop": {"exec": {"command": ["sleep", str(seconds)]}}}
 
 
 def grace_period_s(serving: Serving) -> int:

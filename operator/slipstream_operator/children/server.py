@@ -27,15 +27,17 @@ def server_container(
     variables: Mapping[str, str] = MappingProxyType({}),
     listens: bool = True,
 ) -> dict[str, Any]:
-    """The container. `variables` are defaults of its environment. `listens` False: it has no ports and no probes."""
+    """The container. `variables` are defaults of its environment. `listens` False: a worker of a group, without ports
+    and probes."""
+    serving = pair.spec.serving or Serving()
     container: dict[str, Any] = {
         "name": software.name,
         "image": image,
         "command": list(command),
         "args": list(arguments),
         "env": server_environment(pair, variables),
-        **(_listening(software, pair.spec.serving or Serving()) if listens else {}),
-        "lifecycle": leave_hook(),
+        **(_listening(software, serving) if listens else {}),
+        "lifecycle": leave_hook(serving, is_worker=not listens),
         "securityContext": container_security(),
         # The program logs the reason of its end. The last 2,048 bytes of the log become the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",

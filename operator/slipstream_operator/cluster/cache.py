@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from slipstream_core.manifest.naming import PAIR_LABEL, label_value
 
 from slipstream_operator.cluster.resources import CHILDREN, FIELD_MANAGER, PARENTS, WORKLOADS, Kind, ObjectKey
+from slipstream_operator.cluster.sharing import Sharing
 from slipstream_operator.types import KubeObject
 
 _REMEMBERED_DELETIONS = 4096
@@ -46,6 +47,7 @@ class ObjectCache:
     """All watched objects, by kind and by the pair that they belong to."""
 
     def __init__(self) -> None:
+        self._sharing = Sharing()
         self._objects: dict[Kind, dict[ObjectKey, KubeObject]] = {kind: {} for kind in Kind}
         self._of_label: defaultdict[tuple[str, str], set[ObjectKey]] = defaultdict(set)
         self._of_owner: defaultdict[str, set[ObjectKey]] = defaultdict(set)
@@ -92,7 +94,7 @@ class ObjectCache:
         before = self._objects[key.kind].get(key)
         if metadata.get("uid") in self._deleted or (before is not None and not _is_newer(item, before)):
             return None
-        after = _slim(item)
+        after: KubeObject = self._sharing.shared(_slim(item))
         if key.kind in PARENTS:
             (self._foreign_status.add if has_foreign_status(item) else self._foreign_status.discard)(key)
         if before is not None:

@@ -59,7 +59,9 @@ def settings(resources: Iterable[Resource], *, patience_s: float) -> kopf.Operat
     chosen.networking.error_backoffs = _pauses(patience_s)
     chosen.scanning.disabled = True  # needs no rights to list CRDs and namespaces; `discovery` has found the kinds
     chosen.posting.enabled = False  # `status.events` posts them
-    chosen.queueing.idle_timeout = 1.0  # saves memory: the task of an object lives this long after its event
+    # Both save memory: each object has a task until this long after its last event, and lists have thousands of them.
+    chosen.queueing.idle_timeout = 0.1
+    chosen.queueing.worker_limit = 100
     chosen.process.ultimate_exiting_timeout = 25.0  # a hung exit ends before the 30 s after which Kubernetes kills
     chosen.persistence.finalizer = "slipstream.dev/unused"
     chosen.persistence.diffbase_storage = _NoDiff()

@@ -15,6 +15,7 @@ from slipstream_core.manifest.status import ModelPairStatus, SpeculationPolicySt
 from slipstream_operator.cluster.cache import ObjectCache, key_of
 from slipstream_operator.cluster.comparison import merge_patch, without_blanks
 from slipstream_operator.cluster.resources import Kind, ObjectKey, Resource
+from slipstream_operator.cluster.sharing import Sharing
 from slipstream_operator.types import KubeObject
 
 FIGURES_EVERY_S = 30.0
@@ -73,6 +74,7 @@ class StatusWriter:
     ) -> None:
         self._client, self._cache, self._resources = client, cache, resources
         self._on_newer, self._clock_s = on_newer, clock_s
+        self._sharing = Sharing()
         self._written: dict[ObjectKey, _Written] = {}
         self._disputes: dict[ObjectKey, _Dispute] = {}
         self._unkept: dict[ObjectKey, dict[str, Any]] = {}
@@ -127,7 +129,7 @@ class StatusWriter:
         if self._is_disputed(key, raw, wanted):
             self._disputes[key] = self._disputes.get(key, _NO_DISPUTE).after(self._clock_s())
         self._on_newer(answer)
-        self._written[key] = _Written(raw["metadata"]["uid"], wanted, kept)
+        self._written[key] = _Written(raw["metadata"]["uid"], *self._sharing.shared([wanted, kept]))
         self._written_at[key] = self._clock_s()
         self._note_unkept(key, merge_patch(kept, wanted))
 
