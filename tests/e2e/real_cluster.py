@@ -170,12 +170,13 @@ class Traffic:
 
 
 class Stream(NamedTuple):
-    """One streamed answer. Times by `time.monotonic`."""
+    """One streamed answer. Times by `time.monotonic`; `resumed` has the cause of each change of its server."""
 
     began_s: float
     ended_s: float
     arm: str
     text: str
+    resumed: tuple[str, ...]
 
 
 class Streams:
@@ -203,14 +204,25 @@ class Streams:
     def _run(self) -> None:
         while not self._over.is_set():
             began_s = time.monotonic()
-            response = self._cluster.ask(self._text, request_id=drawn(is_control=False), max_tokens=160, stream=True)
-            answer = Stream(began_s, time.monotonic(), response.headers["x-slipstream-arm"], text_of(response.text))
-            self.answers.append(answer)
+            options = {"max_tokens": 160, "stream": True, "stream_options": {"include_usage": True}}
+            response = self._cluster.ask(self._text, request_id=drawn(is_control=False), **options)
+            text, arm, resumed = text_of(response.text), response.headers["x-slipstream-arm"], resumed_of(response.text)
+            self.answers.append(Stream(began_s, time.monotonic(), arm, text, resumed))
 
 
 def text_of(stream: str) -> str:
     """The text of a streamed answer."""
-    events = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
-    assert events[-1] == "[DONE]"
-    choices = [choice for event in events[:-1] for choice in json.loads(event)["choices"]]
+    choices = [choice for event in _events(stream) for choice in event["choices"]]
     return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def resumed_of(stream: str) -> tuple[str, ...]:
+    """The causes of the changes of the server that a streamed answer with usage had."""
+    return tuple(_events(stream)[-1]["usage"]["slipstream"].get("resumed", ()))
+
+
+def _events(stream: str) -> list[JSON]:
+    """The events of a stream, which must be whole."""
+    events = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]", events[-1]
+    return [json.loads(event) for event in events[:-1]]

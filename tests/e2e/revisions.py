@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +13,7 @@ import httpx
 from tests.e2e.real_cluster import Cluster, text_of
 from tests.e2e.test_cluster import until
 from tests.support.kube_client import JSON
-from tests.support.kubelet import TritonKubelet
+from tests.support.kubelet import Kubelet, TritonKubelet
 from tests.support.relay import Relay
 
 FAR_S = 0.4
@@ -89,7 +87,7 @@ class Load:
 class Rollout:
     """The pair's objects in the cluster, and what the test does to them."""
 
-    def __init__(self, cluster: Cluster, serving: TritonKubelet, new: TritonKubelet) -> None:
+    def __init__(self, cluster: Cluster, serving: Kubelet, new: Kubelet) -> None:
         self.cluster, self.serving, self.new = cluster, serving, new
 
     def begin(self, objects: str = OBJECTS) -> None:
@@ -156,6 +154,7 @@ def slower(rollout: Rollout, beside: JSON) -> Callable[[], None]:
 
 
 def other_tokens(rollout: Rollout, beside: JSON) -> Callable[[], None]:
+    assert isinstance(rollout.new, TritonKubelet)
     rollout.new.weights = {"embedded:target": "embedded:draft"}
     rollout.new.roll_out(beside)
     return lambda: None
@@ -166,8 +165,7 @@ def dies(rollout: Rollout, beside: JSON) -> Callable[[], None]:
     rollout.new.roll_out(beside)
 
     def kill() -> None:
-        assert rollout.new.server is not None
-        os.kill(rollout.new.server.child.pid, signal.SIGKILL)
+        rollout.new.kill()
         time.sleep(NOTICED_S)
         rollout.new.say_crashed(beside)
 

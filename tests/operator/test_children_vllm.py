@@ -190,6 +190,17 @@ def test_a_server_of_several_nodes_is_a_group():
     assert not {"readinessProbe", "startupProbe", "livenessProbe", "ports"} & worker.keys()
 
 
+def test_workers_get_sigterm_after_the_leader_has_finished_its_answers():
+    """The pods of a group are deleted together."""
+    pods = children(pair_object(GROUP_SPEC, serving={"drainSeconds": 300}))["LeaderWorkerSet"]["spec"]
+    leader, worker = (pods["leaderWorkerTemplate"][name]["spec"] for name in ("leaderTemplate", "workerTemplate"))
+    leader_s, worker_s = (
+        int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1]) for pod in (leader, worker)
+    )
+    assert worker_s >= leader_s + 300
+    assert worker["terminationGracePeriodSeconds"] == leader["terminationGracePeriodSeconds"] > worker_s
+
+
 def test_nodes_wait_for_each_other_as_long_as_a_server_may_start():
     own = {"engine": {"arguments": ["--distributed-timeout-seconds=60"]}}
     made = children(pair_object(GROUP_SPEC, serving={"startupSeconds": 5400}, **own))

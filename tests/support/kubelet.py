@@ -5,6 +5,7 @@ EndpointSlices. The server of the pod is a real one on this machine, with what t
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -36,14 +37,17 @@ HOST = "127.0.0.1"
 
 
 class Kubelet(ABC):
-    """Runs one Deployment with one replica, as kubelet and controllers would. `ports` are those of the server here, by
-    the names that the container gives them."""
+    """Runs one server of a workload, as kubelet and controllers would. `ports` are those of the server here, by the
+    names that the container gives them; `index` is the server's number in its workload."""
 
     python = Path(sys.executable)
     """The Python of the image."""
 
-    def __init__(self, kube: KubeApiServer, namespace: str, folder: Path, ports: Mapping[str, int]) -> None:
+    def __init__(
+        self, kube: KubeApiServer, namespace: str, folder: Path, ports: Mapping[str, int], *, index: int = 0
+    ) -> None:
         self._client = kube.client()
+        self._index = index
         self._namespace = namespace
         self._folder = folder
         self._ports = ports
@@ -56,6 +60,10 @@ class Kubelet(ABC):
     @abstractmethod
     def stop(self) -> None: ...
 
+    @abstractmethod
+    def kill(self) -> None:
+        """End the server at once."""
+
     def roll_out(self, deployment: JSON) -> None:
         """Run a pod of it until it is ready, and say so everywhere that a cluster would; or until its init container
         fails."""
@@ -66,11 +74,13 @@ class Kubelet(ABC):
             return
         self.start_server(pod)
         self._say_ready(pod, preflight)
-        self._say_rolled_out(deployment, "apps/v1", "deployments")
+        self.say_rolled_out(deployment, "apps/v1", "deployments")
         self._say_endpoint(deployment["metadata"]["name"])
 
     def _create_pod(self, deployment: JSON) -> JSON:
-        return self._create_pod_of(deployment["spec"]["template"], f"{deployment['metadata']['name']}-0", {})
+        return self._create_pod_of(
+            deployment["spec"]["template"], f"{deployment['metadata']['name']}-{self._index}", {}
+        )
 
     def _create_pod_of(self, template: JSON, name: str, labels: Mapping[str, str]) -> JSON:
         metadata = {**template["metadata"], "name": name, "labels": {**template["metadata"]["labels"], **labels}}
@@ -114,8 +124,10 @@ class Kubelet(ABC):
             status["initContainerStatuses"] = statuses
         self._client.patch_status(f"{self._core}/pods/{pod['metadata']['name']}", status)
 
-    def _say_rolled_out(self, deployment: JSON, version: str, plural: str) -> None:
-        counts = dict.fromkeys(("replicas", "readyReplicas", "availableReplicas", "updatedReplicas"), 1)
+    def say_rolled_out(self, deployment: JSON, version: str, plural: str) -> None:
+        counts = dict.fromkeys(
+            ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas"), deployment["spec"]["replicas"]
+        )
         status = {
             "observedGeneration": deployment["metadata"]["generation"],
             **counts,
@@ -125,13 +137,22 @@ class Kubelet(ABC):
         self._client.patch_status(f"/apis/{version}/namespaces/{self._namespace}/{plural}/{name}", status)
 
     def _say_endpoint(self, service: str, *, ready: bool = True) -> None:
+        self._say_slice(service, [{"addresses": [HOST], "conditions": {"ready": ready}}])
+
+    def _say_leaving(self, service: str) -> None:
+        """The server's pod is being deleted: no new requests."""
+        conditions = {"ready": False, "serving": True, "terminating": True}
+        self._say_slice(service, [{"addresses": [HOST], "conditions": conditions}])
+
+    def _say_slice(self, service: str, endpoints: list[JSON]) -> None:
         labels = self._client.get(f"{self._core}/services/{service}")["metadata"]["labels"]
+        name = f"{service}-{self._index}"
         piece = {
             "apiVersion": self._slices_version(),
             "kind": "EndpointSlice",
-            "metadata": {"name": f"{service}-0", "labels": {**labels, "kubernetes.io/service-name": service}},
+            "metadata": {"name": name, "labels": {**labels, "kubernetes.io/service-name": service}},
             "addressType": "IPv4",
-            "endpoints": [{"addresses": [HOST], "conditions": {"ready": ready}}],
+            "endpoints": endpoints,
             "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in self.listed_ports.items()],
         }
         self._client.apply_yaml([piece], namespace=self._namespace)
@@ -142,7 +163,7 @@ class Kubelet(ABC):
         ended = {"terminated": {"exitCode": 137, "reason": "Error", "message": "error: killed"}}
         [container] = deployment["spec"]["template"]["spec"]["containers"]
         status = {**_container_status(container, ended), "ready": False, "restartCount": 2}
-        self._client.patch_status(f"{self._core}/pods/{name}-0", {"containerStatuses": [status]})
+        self._client.patch_status(f"{self._core}/pods/{name}-{self._index}", {"containerStatuses": [status]})
         path = f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}"
         self._client.patch_status(path, {"readyReplicas": 0, "availableReplicas": 0})
         self._say_endpoint(name, ready=False)
@@ -167,6 +188,10 @@ class TritonKubelet(Kubelet):
     def stop(self) -> None:
         if self.server is not None:
             self.server.stop()
+
+    def kill(self) -> None:
+        assert self.server is not None
+        os.kill(self.server.child.pid, signal.SIGKILL)
 
     def start_server(self, pod: JSON) -> None:
         """With the files of the ConfigMap, where the pod mounts them."""
@@ -195,9 +220,16 @@ class VllmKubelet(Kubelet):
     be a folder of this machine."""
 
     def __init__(
-        self, install: VllmInstall, kube: KubeApiServer, namespace: str, folder: Path, ports: Mapping[str, int]
+        self,
+        install: VllmInstall,
+        kube: KubeApiServer,
+        namespace: str,
+        folder: Path,
+        ports: Mapping[str, int],
+        *,
+        index: int = 0,
     ) -> None:
-        super().__init__(kube, namespace, folder, ports)
+        super().__init__(kube, namespace, folder, ports, index=index)
         self._install = install
         self.python = install.python
         self.processes: list[Child] = []
@@ -207,30 +239,43 @@ class VllmKubelet(Kubelet):
         for process in self.processes:
             process.stop(timeout_s=20)
 
+    def kill(self) -> None:
+        for process in self.processes:
+            os.killpg(process.pid, signal.SIGKILL)
+
     def start_server(self, pod: JSON) -> None:
         self._start(pod, {})
         self._wait_ready(pod)
 
     def roll_out_group(self, group: JSON) -> None:
-        """Runs a LeaderWorkerSet with one group until it is ready."""
+        """Runs the only group of a LeaderWorkerSet until it is ready."""
+        self.start_group(group)
+        self.say_rolled_out(group, "leaderworkerset.x-k8s.io/v1", "leaderworkersets")
+
+    def start_group(self, group: JSON) -> None:
+        """Runs one group of a LeaderWorkerSet until it is ready."""
         templates, name = group["spec"]["leaderWorkerTemplate"], group["metadata"]["name"]
         # LeaderWorkerSet's controller makes a Service of its name, for pods that are not ready.
         assert not self._client.exists(f"{self._core}/services/{name}")
+        leader = f"{name}-{self._index}"
         pods: list[tuple[JSON, JSON | None]] = []
         for index in range(templates["size"]):
             template = templates["workerTemplate" if index else "leaderTemplate"]
             labels = {"leaderworkerset.sigs.k8s.io/worker-index": str(index)}
-            pod = self._create_pod_of(template, f"{name}-0-{index}" if index else f"{name}-0", labels)
+            pod = self._create_pod_of(template, f"{leader}-{index}" if index else leader, labels)
             preflight = self._run_preflight(pod)
-            self._start(pod, {"LWS_LEADER_ADDRESS": HOST, "LWS_WORKER_INDEX": str(index)})
+            self._start(pod, {"LWS_LEADER_ADDRESS": HOST, "LWS_WORKER_INDEX": str(index)}, *self._of_group())
             pods.append((pod, preflight))
         self._wait_ready(pods[0][0])
         for pod, preflight in pods:
             self._say_ready(pod, preflight)
-        self._say_rolled_out(group, "leaderworkerset.x-k8s.io/v1", "leaderworkersets")
         self._say_endpoint(name.removesuffix("-group"))
 
-    def _start(self, pod: JSON, variables: Mapping[str, str]) -> None:
+    def _of_group(self) -> tuple[str, ...]:
+        """Arguments for all nodes of a group, since several groups share the address of this machine."""
+        return ()
+
+    def _start(self, pod: JSON, variables: Mapping[str, str], *arguments: str) -> None:
         """Starts the pod's container; `variables` are those that its controller sets."""
         [container] = pod["spec"]["containers"]
         assert container["command"] == ["vllm", "serve"]
@@ -242,6 +287,7 @@ class VllmKubelet(Kubelet):
                     *(str(self._install.python), "-c", _VLLM, "serve"),
                     *(self._argument(argument, container, variables) for argument in container["args"]),
                     *(() if "--host=::" in container["args"] else ("--host", HOST)),
+                    *arguments,
                 ],
                 log_path=self._folder / f"{pod['metadata']['name']}.log",
                 env={**self._install.environment(), **own, **variables},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON, KubeClient
-from tests.support.kubelet import HOST, TritonKubelet
+from tests.support.kubelet import TritonKubelet
 
 _POLL_S = 0.1
 
@@ -106,15 +106,16 @@ class _Server(TritonKubelet):
         ports: list[int],
         index: int,
     ) -> None:
-        super().__init__(kube, namespace, folder, dict(zip(("grpc", "http", "metrics"), ports, strict=True)))
+        named = dict(zip(("grpc", "http", "metrics"), ports, strict=True))
+        super().__init__(kube, namespace, folder, named, index=index)
         self._client = client
         folder.mkdir()
         self.leaves_s = 0.0
-        self._service, self._name = service, f"{service}-{index}"
+        self._service = service
         self._hook_s = 0.0
 
     def begin(self, deployment: JSON) -> None:
-        pod = self._create_pod_of(deployment["spec"]["template"], self._name, {})
+        pod = self._create_pod(deployment)
         report = self._run_preflight(pod)
         self.start_server(pod)
         [container] = pod["spec"]["containers"]
@@ -122,26 +123,13 @@ class _Server(TritonKubelet):
         assert command == "sleep"
         self._hook_s = float(seconds)
         self._say_ready(pod, report)
-        self._say_slice([{"addresses": [HOST], "conditions": {"ready": True}}])
+        self._say_endpoint(self._service)
 
     def leave(self) -> None:
-        conditions = {"ready": False, "serving": True, "terminating": True}
-        self._say_slice([{"addresses": [HOST], "conditions": conditions}])
+        self._say_leaving(self._service)
         self.leaves_s = time.monotonic() + self._hook_s
 
     def end(self) -> None:
         self.stop()
-        self._client.delete(f"{self._core}/pods/{self._name}")
-        self._say_slice([])
-
-    def _say_slice(self, endpoints: list[JSON]) -> None:
-        labels = self._client.get(f"{self._core}/services/{self._service}")["metadata"]["labels"]
-        piece = {
-            "apiVersion": self._slices_version(),
-            "kind": "EndpointSlice",
-            "metadata": {"name": self._name, "labels": {**labels, "kubernetes.io/service-name": self._service}},
-            "addressType": "IPv4",
-            "endpoints": endpoints,
-            "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in self._ports.items()],
-        }
-        self._client.apply_yaml([piece], namespace=self._namespace)
+        self._client.delete(f"{self._core}/pods/{self._service}-{self._index}")
+        self._say_slice(self._service, [])

@@ -15,42 +15,17 @@ import yaml
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_tools.up.vllm_environment import VllmInstall
 
-from tests.e2e.real_cluster import Cluster, running_cluster
+from tests.e2e.real_cluster import Cluster
 from tests.operator.pair_objects import children
-from tests.support.foreign_kinds import leader_worker_sets
-from tests.support.kube import KubeApiServer, install_definitions
+from tests.support.kube import KubeApiServer
 from tests.support.kubelet import VllmKubelet
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
+from tests.vllm.cluster.pairs import OBJECTS, with_group
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ANSWER_S = 120.0  # two processes of vLLM share the cores with everything else
-OBJECTS = f"""\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: support}}
-spec:
-  model: support
-  target: {{source: target}}
-  draft: {{kind: model, source: draft}}
-  maxDraftTokens: 4
-  engine:
-    kind: vllm
-    dtype: float32
-    maxModelLen: 512
-    maxNumSeqs: 8
-    arguments: [--enforce-eager]
-  serving:
-    gpus: 0
-    drainSeconds: 5
-    storage: {{claim: weights, mountPath: "{TARGET_DIR.parent}"}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: support}}
-spec: {{pair: support, allowClientMode: true, maxTemperature: 2, parityShare: 0}}
-"""
 
 
 @pytest.fixture
@@ -61,12 +36,6 @@ def kubelet(vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_
     kubelet = VllmKubelet(vllm_install, kube, namespace, folder, {"http": port})
     yield kubelet
     kubelet.stop()
-
-
-@pytest.fixture
-def cluster(kube: KubeApiServer, crds: None, namespace: str, tmp_path: Path) -> Iterator[Cluster]:
-    with running_cluster(kube, namespace, tmp_path, gateways=1) as cluster:
-        yield cluster
 
 
 def test_from_kubectl_apply_to_routed_tokens(cluster: Cluster, kubelet: VllmKubelet) -> None:
@@ -118,32 +87,9 @@ def _condition(cluster: Cluster, type: str, status: str) -> dict[str, Any] | Non
     return next((each for each in conditions if (each["type"], each["status"]) == (type, status)), None)
 
 
-GROUP = yaml.safe_dump_all(
-    [
-        {
-            **pair,
-            "spec": {
-                **pair["spec"],
-                "engine": {**pair["spec"]["engine"], "tensorParallelSize": 2},
-                "serving": {**pair["spec"]["serving"], "nodes": 2},
-            },
-        }
-        if pair["kind"] == "ModelPair"
-        else pair
-        for pair in yaml.safe_load_all(OBJECTS)
-    ]
-)
-
-
-@pytest.fixture
-def groups(kube: KubeApiServer) -> None:
-    """The cluster has the kind LeaderWorkerSet."""
-    install_definitions(kube, [leader_worker_sets()])
-
-
 def test_a_server_of_two_nodes_answers(groups: None, cluster: Cluster, kubelet: VllmKubelet) -> None:
     """Two processes of vLLM, each with half of every layer, as leader and worker of a group."""
-    cluster.kubectl("apply", "-f", "-", input=GROUP)
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(with_group(OBJECTS)))
     path = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{cluster.namespace}/leaderworkersets"
     [group] = eventually(lambda: cluster.kube.client().items(path), "a LeaderWorkerSet")
     kubelet.roll_out_group(group)

@@ -1,0 +1,62 @@
+"""New revisions of a pair of vLLM beside the serving one, under load: a slower one is taken back, a good one promoted.
+
+API server, operator, gateway, Redis and the servers of vLLM are real; kubelet and controllers are simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slipstream_tools.up.vllm_environment import VllmInstall
+
+from tests.e2e.real_cluster import Cluster, text_of
+from tests.e2e.revisions import Load, Rollout, slower
+from tests.e2e.test_cluster import SUMMARY
+from tests.support.kube import KubeApiServer
+from tests.support.kubelet import VllmKubelet
+from tests.support.ports import lasting_ports
+from tests.vllm.cluster.pairs import with_canary
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def make_kubelet(
+    vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path
+) -> Iterator[Callable[[str], VllmKubelet]]:
+    made: list[VllmKubelet] = []
+
+    def make(name: str) -> VllmKubelet:
+        (tmp_path / name).mkdir()
+        [port] = lasting_ports(1)
+        made.append(VllmKubelet(vllm_install, kube, namespace, tmp_path / name, {"http": port}))
+        return made[-1]
+
+    yield make
+    for kubelet in made:
+        kubelet.stop()
+
+
+def test_a_slower_revision_is_taken_back_and_a_good_one_promoted(
+    cluster: Cluster, make_kubelet: Callable[[str], VllmKubelet]
+) -> None:
+    rollout = Rollout(cluster, make_kubelet("serving"), make_kubelet("slower"))
+    rollout.begin(with_canary())
+    serving = rollout.deployment("slipstream-support")["spec"]
+    with Load(cluster, SUMMARY) as load:
+        clean_up = slower(rollout, rollout.change('{"spec":{"maxDraftTokens":2}}'))
+        ended = rollout.ended("RolledBack")
+        assert ended["rule"] == "SlowerThanServing", ended
+        assert load.of(ended["revision"]) > 0
+        assert rollout.deployment("slipstream-support")["spec"] == serving
+        clean_up()
+        rollout.new.stop()
+
+        rollout.new = make_kubelet("good")
+        rollout.new.roll_out(rollout.change('{"spec":{"maxDraftTokens":3}}'))
+        ended = rollout.ended("Promoted")
+    assert 20 <= ended["samples"] <= load.of(ended["revision"])
+    assert {answer.text for answer in load.answers} == {text_of(cluster.ask(SUMMARY, stream=True).text)}
+    assert rollout.deployment("slipstream-support")["spec"]["template"] != serving["template"]
