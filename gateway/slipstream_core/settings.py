@@ -367,6 +367,15 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         File | None,
         option("folder of the file of kill switches (default: beside the manifest)", metavar="FOLDER"),
     ] = None
+    capture_store: Annotated[
+        str | None,
+        option(
+            "folder, or s3://BUCKET/PREFIX, for the answers that policies with 'capture' keep for training drafts "
+            "(default: none are kept)",
+            "--capture-store",
+            metavar="FOLDER|URL",
+        ),
+    ] = None
     log_level: Annotated[str, option("least severe messages to log", choices=LOG_LEVELS)] = "warning"
     deadlines: Deadlines = Deadlines()
     limits: Limits = Limits()

@@ -15,6 +15,11 @@ RELEASE_LABEL = "slipstream.dev/release"
 GRPC_PORT_NAME = "grpc"
 HTTP_PORT_NAME = "http"
 
+CLASS_PATTERN = (
+    r"^(summarization|extraction|code|translation|classification|short_qa|math_reasoning|creative_writing"
+    r"|open_chat|rewriting)(/(short|medium|long))?$"
+)
+"""Names of request classes: a task, or task/length."""
 CANARY_PREFIX = "canary-"
 _LONGEST = 63  # a DNS label, as Kubernetes requires of a Service's name
 _LONGEST_GROUP = 40

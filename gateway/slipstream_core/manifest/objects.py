@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from slipstream_core.manifest.capture import Capture
 from slipstream_core.manifest.engines import Engine, ModelName
+from slipstream_core.manifest.naming import CLASS_PATTERN
 from slipstream_core.manifest.rollout import Analysis, Rollback, Rollout, Thresholds
 from slipstream_core.manifest.serving import Serving
 
@@ -23,10 +25,6 @@ DRAFTS_OF_VLLM = ("eagle", "eagle3", "mtp", "suffix")
 """The kinds of drafts that only vLLM has."""
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_CLASS_PATTERN = (
-    r"^(summarization|extraction|code|translation|classification|short_qa|math_reasoning|creative_writing"
-    r"|open_chat|rewriting)(/(short|medium|long))?$"
-)
 
 ObjectName = Annotated[
     str,
@@ -160,7 +158,7 @@ class ClassRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     name: Annotated[
         str,
-        Meta(pattern=_CLASS_PATTERN, max_length=64, description="A task, or task/length: summarization/long."),
+        Meta(pattern=CLASS_PATTERN, max_length=64, description="A task, or task/length: summarization/long."),
     ]
     mode: Annotated[
         Literal["auto", "speculative", "plain"],
@@ -267,6 +265,10 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
             "that support continue_final_message; never: it ends with an error."
         ),
     ] = "exact"
+    capture: Annotated[
+        Capture | None,
+        Meta(description="Answers and prompts that gateways keep for training drafts. Default: none."),
+    ] = None
     success: Annotated[
         SuccessThresholds, Meta(description="Success criteria of `slipstream bench` for the measured difference.")
     ] = SuccessThresholds()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from slipstream_core.manifest.adapters import adapter_name, adapters_of
+from slipstream_core.manifest.capture import check_capture
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.engines import ExternalEngine, VllmEngine
 from slipstream_core.manifest.objects import (
@@ -154,6 +155,7 @@ def check_policy(spec: SpeculationPolicySpec) -> Iterator[Problem]:
     yield from _check_parity(spec)
     yield from _check_steps(spec.rollout.steps)
     yield from _check_cool_down(spec.rollback)
+    yield from check_capture(spec.capture, "spec.capture")
 
 
 def _check_names(classes: Sequence[ClassRule]) -> Iterator[Problem]:

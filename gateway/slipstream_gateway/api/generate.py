@@ -139,7 +139,7 @@ class GenerateEndpoint:
 
 def overrides_of(headers: RequestHeaders) -> RequestOverrides:
     """What the client asks of the gateway itself."""
-    return RequestOverrides(headers.mode, headers.draft_length, headers.learn)
+    return RequestOverrides(headers.mode, headers.draft_length, headers.learn, headers.capture)
 
 
 def shutting_down() -> UpstreamUnavailable:

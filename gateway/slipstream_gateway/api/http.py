@@ -41,6 +41,7 @@ class RequestHeaders(NamedTuple):
     mode: str | None = None
     draft_length: str | None = None
     learn: str | None = None
+    capture: str | None = None
     authorization: str | None = None
     traceparent: str | None = None
     request_timeout: str | None = None
@@ -54,6 +55,7 @@ _FIELDS = {
     b"x-slipstream-mode": "mode",
     b"x-slipstream-draft-length": "draft_length",
     b"x-slipstream-learn": "learn",
+    b"x-slipstream-capture": "capture",
     b"authorization": "authorization",
     b"traceparent": "traceparent",
     b"x-request-timeout": "request_timeout",

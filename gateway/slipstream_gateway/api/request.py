@@ -25,11 +25,13 @@ from slipstream_gateway.api.features import FOR_SAMPLING, between, is_structured
 
 
 class RequestOverrides(NamedTuple):
-    """The header values as received: `x-slipstream-mode`, `x-slipstream-draft-length` and `x-slipstream-learn`."""
+    """The header values as received: `x-slipstream-mode`, `x-slipstream-draft-length`, `x-slipstream-learn` and
+    `x-slipstream-capture`."""
 
     mode: str | None = None
     draft_length: str | None = None
     learn: str | None = None
+    capture: str | None = None
 
 
 NO_OVERRIDES = RequestOverrides()
@@ -67,6 +69,17 @@ def learn_of(value: str | None) -> bool:
         message = f"Invalid header 'x-slipstream-learn': expected on, off, got {show(value)}."
         raise InvalidRequest(message, param="x-slipstream-learn")
     return word == "on"
+
+
+def capture_of(value: str | None) -> bool | None:
+    """Whether the answer may be kept for training, None without the header. Raises `InvalidRequest`."""
+    if value is None:
+        return None
+    word = value.strip().lower()
+    if word not in ("allow", "deny"):
+        message = f"Invalid header 'x-slipstream-capture': expected allow, deny, got {show(value)}."
+        raise InvalidRequest(message, param="x-slipstream-capture")
+    return word == "allow"
 
 
 _TIMEOUT_HEADER = "x-request-timeout"
@@ -220,6 +233,7 @@ def generation_request(
         mode=mode_of(overrides.mode),
         draft_length=draft_length_of(overrides.draft_length),
         learn=learn_of(overrides.learn),
+        capture=capture_of(overrides.capture),
         raw=raw,
     )
 

@@ -19,6 +19,7 @@ from slipstream_gateway.app.implementations import connect, pairs, running
 from slipstream_gateway.request.observations import Outcomes, OutcomeStore
 from slipstream_gateway.telemetry.areas import (
     observe_access,
+    observe_capture,
     observe_configuration,
     observe_conformance,
     observe_departures,
@@ -64,6 +65,8 @@ async def _running(services: Services) -> AsyncIterator[None]:
         await stack.enter_async_context(running(services.access))
         await stack.enter_async_context(_beside(services.tls.watch(services.fleet.reconnect)))
         await stack.enter_async_context(_sharing(services.store, services.outcomes))
+        if services.capture is not None:
+            await stack.enter_async_context(services.capture.running())
         stack.push_async_callback(services.fleet.aclose)
         stack.push_async_callback(services.parity.aclose)
         await stack.enter_async_context(services.conformance.running())
@@ -119,6 +122,8 @@ def observe(services: Services) -> None:
         retries=services.retries,
         fleet=services.fleet,
     )
+    if services.capture is not None:
+        observe_capture(telemetry.meter, services.capture.counts)
     if isinstance(services.access, KeyedAccess):
         observe_access(telemetry.meter, services.access.status)
     services.peers.answer(PeerQuery.METRICS, telemetry.exposition)

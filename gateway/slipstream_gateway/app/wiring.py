@@ -14,6 +14,7 @@ from slipstream_gateway.admission import Admission
 from slipstream_gateway.api.access_control import AccessControl
 from slipstream_gateway.app.implementations import build_access, classifier, configuration, outcome_store
 from slipstream_gateway.app.implementations import connect as connect_server
+from slipstream_gateway.capture.channel import CaptureChannel
 from slipstream_gateway.conformance import Conformance
 from slipstream_gateway.console.recent_traffic import RecentTraffic
 from slipstream_gateway.decide.estimate import ArmComparisons, Learner
@@ -67,6 +68,7 @@ class Services:
     access: AccessControl
     departures: Departures
     loaded_models: LoadedModels
+    capture: CaptureChannel | None
 
 
 def build_services(settings: GatewaySettings, *, connect: Connect = connect_server) -> Services:
@@ -91,6 +93,7 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
     telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight, queued=lambda: admission.queued)
     recorders = [telemetry.recorder, recent_traffic, *([AuditRecorder(audit)] if audit.is_on else [])]
     resumptions = Resumptions(fleet=fleet, retries=retries, deadlines=settings.deadlines)
+    capture = None if settings.capture_store is None else CaptureChannel(settings.capture_store)
     dispatcher = Dispatcher(
         fleet=fleet,
         cold_starts=ColdStarts(fleet, max_held=settings.limits.max_queued),
@@ -103,6 +106,7 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
         outcomes=outcomes,
         tracer=telemetry.tracer,
         recorders=recorders,
+        capture=capture,
     )
     return Services(
         fleet=fleet,
@@ -126,6 +130,7 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
         access=build_access(settings, audit),
         departures=Departures(fleet),
         loaded_models=LoadedModels(fleet),
+        capture=capture,
     )
 
 

@@ -34,7 +34,7 @@ from slipstream_gateway.request.candidates import (
 )
 from slipstream_gateway.request.causes import cause_of, error_type
 from slipstream_gateway.request.deadlines import LateError, upstream_late, upstream_stalled
-from slipstream_gateway.request.journal import journal_of, same_target
+from slipstream_gateway.request.journal import has_plain_text, journal_of, same_target
 from slipstream_gateway.request.outcome import Recorder
 from slipstream_gateway.request.parity.drawn import drawn, wants_token_ids
 from slipstream_gateway.request.parity.replay import Candidate as ComparedAnswer
@@ -69,12 +69,14 @@ class Answers:
                         whole = await self._complete(call, attempt, candidate.served, serving=served)
                         attempt.completed()
                         for piece in whole:
+                            if call.copy is not None:
+                                call.copy.add(piece)
                             call.note_end(piece)
                             yield piece
                         return
                     stream = await self._open(call, attempt, candidate.served, serving=served)
                     patience_s, late = self._patience(candidate, call, served)
-                    timer, journal = call.timer, call.journal
+                    timer, journal, copy = call.timer, call.journal, call.copy
                     is_probed = journal is not None  # a stream that cannot resume has nothing to gain from a probe
                     while True:
                         with timer.waiting(patience_s, "the next chunk", late, probed=is_probed):
@@ -83,6 +85,8 @@ class Answers:
                             break
                         if journal is not None:
                             journal.add(part)
+                        if copy is not None:
+                            copy.add(part)
                         call.note(part)
                         yield part
                     attempt.completed()
@@ -175,7 +179,6 @@ class Answers:
             headers = (*context.forwarded, *headers)
         if context.deadline_s is not None:
             headers = (*headers, ("x-request-timeout", f"{max(context.deadline_s - time.monotonic(), 0.001):.3f}"))
-        journal = call.journal
         gives_token_ids = replica.gives_token_ids or replica.upstream.gives_token_ids
         return Job(
             request=call.request,
@@ -187,7 +190,7 @@ class Answers:
             committed=call.committed,
             deadline_s=context.deadline_s,
             request_class=decision.request_class,
-            token_ids=(journal is not None and journal.asks_token_ids and gives_token_ids)
+            token_ids=(gives_token_ids and _needs_token_ids(call))
             or wants_token_ids(replica, served=served, decision=decision, request=call.request, draw=call.draws.parity),
             bounds_output=bool(context.caller.key_id),  # only requests with a key are charged
             carrier=context.carrier,
@@ -233,6 +236,13 @@ class Answers:
         call.attempt = None
         if call.stream is not None:
             call.spent, call.stream = call.usage, None
+
+
+def _needs_token_ids(call: Call) -> bool:
+    """Whether the ids of the answer's tokens are used, beside for a comparison."""
+    if call.copy is not None and has_plain_text(call.request):
+        return True
+    return call.journal is not None and call.journal.asks_token_ids
 
 
 def _refused_adapter(call: Call, candidate: Candidate, error: RequestError) -> str | None:

@@ -10,6 +10,7 @@ from slipstream_core.errors import SlipstreamError
 from slipstream_core.observation import ALSO_FAILURES
 from slipstream_core.types import ANONYMOUS, Arm, Caller, Decision, GenerationRequest
 
+from slipstream_gateway.capture.copies import AnswerCopy
 from slipstream_gateway.decide.route import NO_DRAWS
 from slipstream_gateway.request.candidates import Attempt
 from slipstream_gateway.request.causes import FAILURES
@@ -55,13 +56,14 @@ class Call:
     it. `failure` is the error of the last failed attempt. `journal` records the part of a stream that the client has;
     None: the stream cannot resume. `committed` is that part of an interrupted stream. `resumed` has the cause of each
     interruption after which the stream resumed. `refused` is the observation of a request that a server of a new
-    revision has refused. `fingerprint` is that of the server that began the answer. Times are by `time.perf_counter`.
+    revision has refused. `copy` is that of the answer for capture, None without. `fingerprint` is that of the server
+    that began the answer. Times are by `time.perf_counter`.
     """
 
     __slots__ = (
-        "attempt", "attempts", "committed", "context", "decision", "draws", "entered_s", "failure", "fingerprint",
-        "finish_reasons", "first_s", "journal", "last_s", "observation", "pair", "refused", "request", "resumed",
-        "server", "span", "spent", "started_s", "status", "stream", "timer",
+        "attempt", "attempts", "committed", "context", "copy", "decision", "draws", "entered_s", "failure",
+        "fingerprint", "finish_reasons", "first_s", "journal", "last_s", "observation", "pair", "refused", "request",
+        "resumed", "server", "span", "spent", "started_s", "status", "stream", "timer",
     )  # fmt: skip
 
     def __init__(self, request: GenerationRequest, context: Context, timer: CallTimer) -> None:
@@ -82,6 +84,7 @@ class Call:
         self.spent: Usage | None = None
         self.failure: SlipstreamError | None = None
         self.journal: Journal | None = None
+        self.copy: AnswerCopy | None = None
         self.committed: Committed | None = None
         self.resumed: tuple[str, ...] = ()
         self.finish_reasons: tuple[str, ...] = ()

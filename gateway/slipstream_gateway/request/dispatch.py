@@ -13,6 +13,9 @@ from slipstream_core.settings import Deadlines
 from slipstream_core.types import ANONYMOUS, Caller, Decision, GenerationRequest
 
 from slipstream_gateway.admission import Admission, Sample
+from slipstream_gateway.capture.channel import CaptureChannel
+from slipstream_gateway.capture.copies import AnswerCopy, captured, is_drawn
+from slipstream_gateway.capture.frames import Result
 from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
@@ -46,7 +49,10 @@ class Dispatcher:
         outcomes: Outcomes,
         tracer: Tracer,
         recorders: Sequence[Recorder],
+        capture: CaptureChannel | None = None,
     ) -> None:
+        """`capture` None: no answers are kept."""
+        self._capture = capture
         self._fleet = fleet
         self._cold_starts = cold_starts
         self._admission = admission
@@ -89,6 +95,8 @@ class Dispatcher:
             call.timer.close()
             self._leave(call, snapshot, place)
             self._record(call)
+            if call.copy is not None:
+                self._keep(call, call.copy, snapshot)
 
     def explain(
         self,
@@ -165,7 +173,43 @@ class Dispatcher:
         call.observation = self._pending(call, served, judged)
         call.span = self._tracer.span(request, request_id=context.request_id, traceparent=context.traceparent)
         call.request = _seeded(request)
+        if self._capture is not None and self._is_kept(call, judged.decision, served):
+            call.copy = AnswerCopy()
         return judged.decision
+
+    def _is_kept(self, call: Call, decision: Decision, served: ServedRoute) -> bool:
+        """Whether the answer is copied for capture. One that a proxy carries is not."""
+        request, context = call.request, call.context
+        return context.carrier is None and is_drawn(
+            request,
+            served.route.policy,
+            request_class=decision.request_class,
+            key_id=context.caller.key_id,
+            draw=self._draws.capture(context.request_id),
+        )
+
+    def _keep(self, call: Call, copy: AnswerCopy, snapshot: Snapshot) -> None:
+        """Sends a whole answer of one server to the capture writer."""
+        served, decision = snapshot.by_name.get(call.request.model), call.decision
+        if call.status != "ok" or call.attempts != 1 or decision is None or served is None or self._capture is None:
+            return
+        policy = served.route.policy
+        if policy is None or policy.spec.capture is None:
+            return
+        if copy.is_too_large:
+            self._capture.drop(call.pair, Result.TOO_LARGE)
+            return
+        frame = captured(
+            copy,
+            request=call.request,
+            route=served.route,
+            decision=decision,
+            usage=call.usage,
+            fingerprint=call.fingerprint,
+            request_id=call.context.request_id,
+            key_id=call.context.caller.key_id,
+        )
+        self._capture.send(frame, policy.spec.capture)
 
     def _pending(self, call: Call, served: ServedRoute, judged: Judged) -> PendingObservation | None:
         """The observation to record, None if the request must not be learnt from, and does not go to a new revision

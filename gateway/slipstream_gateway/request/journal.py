@@ -103,14 +103,19 @@ def journal_of(request: GenerationRequest, route: Route, backend: Backend, *, se
     permit resumption by text if no ids are known.
     """
     allowed = "exact" if route.policy is None else route.policy.spec.resume
-    if allowed == "never" or not request.stream or request.n != 1 or request.structured_output:
+    if allowed == "never" or not request.stream or request.n != 1:
         return None
-    if not request.features <= _PER_TOKEN:
+    if not has_plain_text(request):
         return None
     if sends_tokens:
         exact = backend.own_engine or request.temperature == 0.0
         return TokenJournal() if exact and not has_relayed_features(request) else None
     return TextJournal(request) if allowed == "text" and _is_open_text(request) else None
+
+
+def has_plain_text(request: GenerationRequest) -> bool:
+    """Whether the answer is text alone, and each of its tokens depends only on those before it."""
+    return not request.structured_output and request.features <= _PER_TOKEN
 
 
 def _is_open_text(request: GenerationRequest) -> bool:

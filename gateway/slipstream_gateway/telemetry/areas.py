@@ -1,4 +1,4 @@
-"""Metrics of the gateway's areas: access, conformance, configuration, evidence, failover, parity, store.
+"""Metrics of the gateway's areas: access, capture, conformance, configuration, evidence, failover, parity, store.
 
 Each function registers instruments that read an area's own numbers. A replica is labelled by its place in its pool;
 addresses are no labels.
@@ -16,6 +16,7 @@ from slipstream_core.types import Capability
 
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.keyed_access import KeyUse
+from slipstream_gateway.capture.channel import CaptureCount
 from slipstream_gateway.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.fleet import ConfigurationStatus
@@ -50,6 +51,15 @@ def observe_access(meter: Meter, read: Callable[[], AccessStatus]) -> None:
         "slipstream.limits.shared",
         "Whether the replicas share their limits.",
         lambda: [(int(shared), {}) for shared in (read().shared,) if shared is not None],
+    )
+
+
+def observe_capture(meter: Meter, read: Callable[[], Iterable[CaptureCount]]) -> None:
+    counter(
+        meter,
+        "slipstream.capture.answers",
+        "Answers drawn for capture, by result: written, or the cause of their loss.",
+        lambda: [(found.answers, {"pair": found.pair, "result": found.result.value}) for found in read()],
     )
 
 

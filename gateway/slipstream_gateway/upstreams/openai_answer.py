@@ -65,9 +65,14 @@ class AnswerReader:
         return tuple(name for name, texts in self._parts.items() if texts)
 
     @property
+    def texts(self) -> dict[str, str]:
+        """The text of each of `parts`."""
+        return {name: "".join(texts) for name, texts in self._parts.items() if texts}
+
+    @property
     def text(self) -> str:
         """All text so far, with a separator between several parts."""
-        return _BETWEEN.join("".join(part) for part in self._parts.values() if part)
+        return _BETWEEN.join(self.texts.values())
 
     def feed(self, data: bytes) -> None:
         """Adds one block. Raises `ValueError` if it does not have OpenAI's form, or reports an error."""

@@ -70,6 +70,7 @@ def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> Gateway
         redis_url=redis_url,
         assignment_secret=checks.secret_of(args, shares=redis_url is not None or cluster is not None),
         classifier=checks.classifier_of(args),
+        capture_store=checks.capture_store_of(args),
         access=access,
         admin=admin,
         state_folder=checks.state_folder_of(args),

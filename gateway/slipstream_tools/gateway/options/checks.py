@@ -4,6 +4,7 @@ listeners, secrets, the admin port. They run before a worker starts."""
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import secrets
@@ -51,6 +52,19 @@ def check_ext_proc(args: argparse.Namespace) -> None:
     """Raises `CommandError` for one socket file and several workers, which cannot share it."""
     if args.ext_proc is not None and args.ext_proc.startswith(_UNIX) and args.workers > 1:
         raise CommandError(f"--ext-proc {args.ext_proc}: a socket file serves one worker; give HOST:PORT.", exit_code=2)
+
+
+def capture_store_of(args: argparse.Namespace) -> str | None:
+    """The store of captured answers; None without one. Raises `CommandError` if it is invalid, or a package is
+    missing."""
+    location: str | None = args.capture_store
+    if location is None:
+        return None
+    if importlib.util.find_spec("pyarrow") is None:
+        raise CommandError("--capture-store needs the package 'pyarrow': install 'slipstream-serving[drafts]'.")
+    from slipstream_gateway.capture.store import check_location
+
+    return check_location(location)
 
 
 def ext_proc_host(args: argparse.Namespace) -> Sequence[tuple[str, str]]:

@@ -1,0 +1,108 @@
+"""What a policy lets gateways keep of requests and answers, to train drafts with. Off by default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from slipstream_core.manifest.check import Problem, show
+from slipstream_core.manifest.naming import CLASS_PATTERN
+
+MAX_PATTERN = 512
+_Share = Annotated[float, Meta(ge=0, le=1)]
+_Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=32)]
+
+
+class CaptureClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The share of one request class. `task/length` takes precedence over `task`."""
+
+    name: Annotated[
+        str, Meta(pattern=CLASS_PATTERN, max_length=64, description="A task, or task/length: summarization/long.")
+    ]
+    share: Annotated[_Share, Meta(description="Share of the answers of the class that are kept.")]
+
+
+class Redaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """A pattern that is replaced by its name."""
+
+    name: Annotated[_Label, Meta(description="Name that takes the place of the text: [NAME].")]
+    pattern: Annotated[
+        str, Meta(min_length=1, max_length=MAX_PATTERN, description="Regular expression in Python's syntax.")
+    ]
+
+
+class Capture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Which answers are kept with their prompts. Nothing is kept by gateways without `--capture-store`."""
+
+    share: Annotated[_Share, Meta(description="Share of the answers that are kept, in classes without their own.")] = (
+        0.0
+    )
+    classes: Annotated[
+        tuple[CaptureClass, ...], Meta(max_length=64, description="Shares of individual request classes.")
+    ] = ()
+    consent: Annotated[
+        Literal["assumed", "required"],
+        Meta(
+            description="required: requests are kept only with the header x-slipstream-capture: allow; assumed: all "
+            "but those with x-slipstream-capture: deny."
+        ),
+    ] = "assumed"
+    exclude_keys: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=128)], ...],
+        Meta(max_length=256, description="Ids of API keys whose requests are never kept."),
+    ] = ()
+    redact: Annotated[
+        tuple[Literal["card", "iban", "email", "phone", "secret", "ip"], ...],
+        Meta(description="Known kinds of personal data and secrets that are replaced by their name."),
+    ] = ("card", "iban", "email", "phone", "secret", "ip")
+    patterns: Annotated[
+        tuple[Redaction, ...], Meta(max_length=32, description="More patterns that are replaced by their name.")
+    ] = ()
+    words: Annotated[
+        tuple[Annotated[str, Meta(min_length=2, max_length=64)], ...],
+        Meta(max_length=1000, description="Words and names, in any case of letters, that are replaced by [word]."),
+    ] = ()
+    max_bytes_per_day: Annotated[
+        int, Meta(ge=1, le=2**50, description="Maximum size of the pair's files of one day (UTC), in bytes.")
+    ] = 1024**3
+    retention_days: Annotated[
+        int, Meta(ge=1, le=3650, description="Days after which the pair's files are deleted.")
+    ] = 30
+
+    def share_of(self, request_class: str) -> float:
+        """The share of the class `task/length`."""
+        task, share = request_class.partition("/")[0], self.share
+        for rule in self.classes:
+            if rule.name == request_class:
+                return rule.share
+            if rule.name == task:
+                share = rule.share
+        return share
+
+
+def check_capture(capture: Capture | None, path: str) -> Iterator[Problem]:
+    """Yields every problem that the types cannot express."""
+    if capture is None:
+        return
+    for field, names in (
+        ("classes", [rule.name for rule in capture.classes]),
+        ("patterns", [pattern.name for pattern in capture.patterns]),
+    ):
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield Problem(f"{path}.{field}[{index}].name", f"{show(name)} is there twice")
+    for index, redaction in enumerate(capture.patterns):
+        if message := _unusable(redaction.pattern):
+            yield Problem(f"{path}.patterns[{index}].pattern", f"{message}, got {show(redaction.pattern)}")
+
+
+def _unusable(pattern: str) -> str | None:
+    try:
+        found = re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as exc:
+        return f"must be a regular expression in Python's syntax ({exc})"
+    return "must not match an empty text" if found.search("") else None

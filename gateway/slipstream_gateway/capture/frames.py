@@ -1,0 +1,112 @@
+"""What a gateway sends to its capture writer, and what the writer reports: length-prefixed MessagePack."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import StrEnum
+
+import msgspec
+from slipstream_core.manifest.capture import Capture
+
+_LENGTH = struct.Struct("<I")
+
+
+class Result(StrEnum):
+    """What became of an answer that was drawn for capture. All but `WRITTEN` are losses."""
+
+    WRITTEN = "written"
+    WRITER_BUSY = "writer_busy"
+    """The writer did not keep up: its store is slow, or there is too much to redact."""
+    WRITER_GONE = "writer_gone"
+    """The writer was not running, or ended with the answer."""
+    TOO_LARGE = "too_large"
+    UNREADABLE = "unreadable"
+    """The answer is not in OpenAI's form."""
+    DAY_FULL = "day_full"
+    """The policy's `maxBytesPerDay` is reached."""
+    STORE_FULL = "store_full"
+    """The disk is full, or a quota is."""
+    STORE_FAILED = "store_failed"
+
+
+class Configured(msgspec.Struct, frozen=True, kw_only=True, tag="configured"):
+    """The settings of a pair, sent before its first answer and after each change."""
+
+    pair: str
+    capture: Capture
+
+
+class Captured(msgspec.Struct, frozen=True, kw_only=True, tag="captured"):
+    """One whole answer with its request, neither parsed nor redacted.
+
+    `request` is the body in OpenAI's form. The answer is `text`, or `wire`: bytes in OpenAI's form, of a stream if
+    `stream`. `token_ids` and `prompt_token_ids` are empty where the server returned none. `rejected_at[i]` counts the
+    steps whose first rejected draft token was at position i. `key` is the public id of the caller's API key.
+    """
+
+    pair: str
+    model: str
+    target: str
+    fingerprint: str
+    request_id: str
+    key: str
+    time_s: float
+    request_class: str
+    arm: str
+    draft_length: int
+    temperature: float
+    top_p: float
+    endpoint: str
+    request: bytes
+    text: str
+    wire: bytes
+    stream: bool
+    finish_reason: str
+    token_ids: tuple[int, ...]
+    prompt_token_ids: tuple[int, ...]
+    prompt_tokens: int
+    output_tokens: int
+    drafted: int
+    accepted: int
+    steps: int
+    rejected_at: tuple[int, ...]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The writer's news of `count` answers of a pair."""
+
+    pair: str
+    result: Result
+    count: int
+
+
+Frame = Configured | Captured
+_encoder = msgspec.msgpack.Encoder()
+_decode = msgspec.msgpack.Decoder(Frame).decode
+decode_report = msgspec.json.Decoder(Report).decode
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """The frame with its length."""
+    data = _encoder.encode(frame)
+    return _LENGTH.pack(len(data)) + data
+
+
+class FrameReader:
+    """Splits a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yields the frames that `data` completes. Raises `msgspec.DecodeError` for bytes of another format."""
+        self._data += data
+        while len(self._data) >= _LENGTH.size:
+            [length] = _LENGTH.unpack_from(self._data)
+            end = _LENGTH.size + length
+            if len(self._data) < end:
+                return
+            frame = _decode(bytes(self._data[_LENGTH.size : end]))
+            del self._data[:end]
+            yield frame

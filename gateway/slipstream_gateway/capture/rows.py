@@ -1,0 +1,125 @@
+"""The rows of captured answers, as Parquet files have them. Imports pyarrow: for the writer and the tools alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from slipstream_core.manifest.capture import Capture
+
+from slipstream_gateway.capture.frames import Captured
+from slipstream_gateway.capture.redaction import Redactor
+from slipstream_gateway.upstreams.openai_answer import AnswerReader
+
+Row = dict[str, Any]
+
+_IDS = pa.list_(pa.int32())
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("time", pa.timestamp("ms", tz="UTC")),
+        ("pair", pa.string()),
+        ("model", pa.string()),
+        ("target", pa.string()),
+        ("fingerprint", pa.string()),
+        ("key", pa.string()),
+        ("request_class", pa.string()),
+        ("arm", pa.string()),
+        ("draft_length", pa.int32()),
+        ("temperature", pa.float32()),
+        ("top_p", pa.float32()),
+        ("endpoint", pa.string()),
+        ("request", pa.string()),
+        ("reasoning", pa.string()),
+        ("answer", pa.string()),
+        ("finish_reason", pa.string()),
+        ("prompt_token_ids", _IDS),
+        ("token_ids", _IDS),
+        ("prompt_tokens", pa.int32()),
+        ("output_tokens", pa.int32()),
+        ("drafted", pa.int32()),
+        ("accepted", pa.int32()),
+        ("steps", pa.int32()),
+        ("rejected_at", _IDS),
+        ("redactions", pa.int32()),
+    ],
+    metadata={"slipstream": "1"},
+)
+"""`request` is JSON: `messages` with `tools`, `prompt` or `input`, in OpenAI's form, with media left out. `key` is the
+public id of an API key. `prompt_token_ids` and `token_ids` are null where the server returned none, and where a text
+was redacted, since ids would show it: the texts can be tokenized again. `rejected_at` is as in `Captured`. `redactions`
+counts the replaced texts."""
+_KEPT = ("messages", "tools", "prompt", "input", "instructions")
+_COPIED = (
+    "pair", "model", "target", "fingerprint", "key", "request_class", "arm", "draft_length", "temperature", "top_p",
+    "endpoint", "prompt_tokens", "output_tokens", "drafted", "accepted", "steps", "rejected_at",
+)  # fmt: skip
+
+
+class Redactors:
+    """The redactor of each pair's settings."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Capture, Redactor]] = {}
+
+    def of(self, pair: str, capture: Capture) -> Redactor:
+        known = self._known.get(pair)
+        if known is None or known[0] != capture:
+            known = self._known[pair] = (capture, Redactor(capture))
+        return known[1]
+
+
+def row_of(captured: Captured, redactor: Redactor) -> Row:
+    """The redacted row. Raises `ValueError` if the request or the answer is not in OpenAI's form."""
+    before = redactor.redactions
+    request = redactor.json(_without_media(_request_of(captured.request)))
+    texts, finish_reason = _answer_of(captured)
+    redacted = {part: redactor.text(text) for part, text in texts.items()}
+    is_exact = redactor.redactions == before and set(texts) <= {"content"}
+    return {
+        **{name: getattr(captured, name) for name in _COPIED},
+        "id": redactor.text(captured.request_id),
+        "time": round(1000 * captured.time_s),
+        "request": msgspec.json.encode(request).decode(),
+        "reasoning": redacted.pop("reasoning", None),
+        "answer": "\n".join(redacted.values()),
+        "finish_reason": finish_reason,
+        "prompt_token_ids": list(captured.prompt_token_ids) if is_exact and captured.prompt_token_ids else None,
+        "token_ids": list(captured.token_ids) if is_exact and captured.token_ids else None,
+        "rejected_at": list(captured.rejected_at),
+        "redactions": redactor.redactions - before,
+    }
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=SCHEMA)
+
+
+def _request_of(body: bytes) -> Mapping[str, Any]:
+    fields = msgspec.json.decode(body)
+    if not isinstance(fields, dict):
+        raise ValueError("the request is not a JSON object")
+    return {name: fields[name] for name in _KEPT if name in fields}
+
+
+def _without_media(node: Any) -> Any:
+    """`node` without the content of images, audio and files: a part of a message that is no text keeps its type."""
+    if isinstance(node, list):
+        return [_without_media(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    kind = node.get("type")
+    if isinstance(kind, str) and any(word in kind for word in ("image", "audio", "video", "file")):
+        return {"type": kind}
+    return {name: _without_media(value) for name, value in node.items()}
+
+
+def _answer_of(captured: Captured) -> tuple[Mapping[str, str], str]:
+    """The texts of the answer by part, and its finish reason."""
+    if not captured.wire:
+        return {"content": captured.text}, captured.finish_reason
+    reader = AnswerReader(stream=captured.stream)
+    reader.feed(captured.wire)
+    return reader.texts, reader.finish_reason or captured.finish_reason

@@ -1,0 +1,156 @@
+"""Where captured answers lie: a folder, or a bucket of an S3-compatible store.
+
+    ROOT/PAIR/date=2026-11-26/ID-30d.parquet
+
+PAIR is `namespace.name`, or `name` without a namespace; dates are UTC. The name ends with the days for which the file
+is kept, so that it is deleted in time also after its pair is gone. Files are written whole and never changed: a
+deletion of rows replaces a file by a new one. Each change that a person makes leaves a file in ROOT/audit.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import posixpath
+import re
+import uuid
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from slipstream_core.errors import CommandError
+
+_S3 = "s3://"
+_AUDIT, _DATE = "audit", "date="
+_PATH = re.compile(r"(?P<pair>[^/]+)/date=(?P<date>[\d-]{10})/[0-9a-f]+-(?P<days>\d{1,4})d\.parquet")
+_CONNECT_TIMEOUT_S, _REQUEST_TIMEOUT_S = 5.0, 30.0
+_OPTIONS = frozenset({"endpoint_override", "region", "scheme"})
+
+
+class StoredFile(NamedTuple):
+    """One file. `pair` is the folder's name."""
+
+    path: str
+    pair: str
+    date: datetime.date
+    retention_days: int
+    size_bytes: int
+
+
+class CaptureStore:
+    """The files below one root. All methods block; store errors are `OSError`."""
+
+    def __init__(self, files: pafs.FileSystem, root: str) -> None:
+        self._files, self._root = files, root
+
+    @classmethod
+    def at(cls, location: str) -> Self:
+        """The store at a folder's path, or at s3://BUCKET/PREFIX. An S3 URL may have the query parameters
+        `endpoint_override`, `region` and `scheme`; credentials are AWS's own, from environment variables or the pod's
+        identity. Raises `CommandError`."""
+        location = check_location(location)
+        if not location.startswith(_S3):
+            return cls(pafs.LocalFileSystem(), location)
+        url = urlsplit(location)
+        options = dict(parse_qsl(url.query))
+        files = pafs.S3FileSystem(connect_timeout=_CONNECT_TIMEOUT_S, request_timeout=_REQUEST_TIMEOUT_S, **options)
+        return cls(files, posixpath.join(url.netloc, url.path.strip("/")).rstrip("/"))
+
+    def put(self, pair: str, date: datetime.date, data: bytes, *, retention_days: int) -> None:
+        """Write a new file, whole or not at all."""
+        folder = posixpath.join(self._root, folder_of(pair), f"{_DATE}{date.isoformat()}")
+        self._put(folder, f"{uuid.uuid4().hex}-{retention_days}d.parquet", data)
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Record a change that a person has made."""
+        now = datetime.datetime.now(datetime.UTC)
+        line = {"time": now.isoformat(timespec="seconds"), "event": event, **fields}
+        name = f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}.json"
+        self._put(posixpath.join(self._root, _AUDIT), name, msgspec.json.encode(line) + b"\n")
+
+    def files(self, pair: str | None = None) -> list[StoredFile]:
+        """The files of a pair, or all, by their date."""
+        folder = self._root if pair is None else posixpath.join(self._root, folder_of(pair))
+        selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
+        found = [self._file_of(info) for info in self._files.get_file_info(selector) if info.is_file]
+        return sorted((file for file in found if file is not None), key=lambda file: (file.pair, file.date, file.path))
+
+    def read(self, file: StoredFile, columns: Iterable[str] | None = None) -> pa.Table:
+        """The rows of a file. Raises `OSError` also if it is damaged."""
+        try:
+            with self._files.open_input_file(file.path) as source:
+                return pq.read_table(source, columns=None if columns is None else list(columns))
+        except pa.ArrowInvalid as exc:
+            raise OSError(f"{file.path} is not a Parquet file: {exc}") from exc
+
+    def replace(self, file: StoredFile, table: pa.Table) -> None:
+        """Put the rows of `table` in place of those of `file`."""
+        if table.num_rows:
+            self.put(file.pair, file.date, parquet(table), retention_days=file.retention_days)
+        self.delete(file)
+
+    def delete(self, file: StoredFile) -> None:
+        self._files.delete_file(file.path)
+
+    def _put(self, folder: str, name: str, data: bytes) -> None:
+        path, hidden = posixpath.join(folder, name), posixpath.join(folder, f".{name}")
+        is_local = isinstance(self._files, pafs.LocalFileSystem)
+        if is_local:
+            self._files.create_dir(folder)
+        try:
+            with self._files.open_output_stream(
+                hidden if is_local else path
+            ) as sink:  # S3 stores an object at its close
+                sink.write(data)
+            if is_local:
+                self._files.move(hidden, path)
+        except OSError:
+            if is_local and self._files.get_file_info(hidden).is_file:
+                self._files.delete_file(hidden)
+            raise
+
+    def _file_of(self, info: pafs.FileInfo) -> StoredFile | None:
+        found = _PATH.fullmatch(info.path.removeprefix(self._root).lstrip("/"))
+        if found is None:
+            return None
+        try:
+            date = datetime.date.fromisoformat(found["date"])
+        except ValueError:
+            return None
+        return StoredFile(info.path, found["pair"], date, int(found["days"]), info.size or 0)
+
+
+def check_location(location: str) -> str:
+    """The location of a store, that of a folder as an absolute path. Raises `CommandError` if it is invalid."""
+    if not location.startswith(_S3):
+        if "://" in location or not location:
+            message = f"a store of captured answers is a folder or s3://BUCKET/PREFIX, got {location!r}"
+            raise CommandError(message, exit_code=2)
+        if os.path.exists(location) and not os.path.isdir(location):
+            raise CommandError(f"{location} is no folder", exit_code=2)
+        return os.path.abspath(location)
+    url = urlsplit(location)
+    if not url.netloc or "@" in url.netloc:
+        message = "expected s3://BUCKET/PREFIX, without credentials: those come from the variables AWS_*"
+        raise CommandError(message, exit_code=2)
+    if unknown := sorted(dict(parse_qsl(url.query)).keys() - _OPTIONS):
+        known = ", ".join(sorted(_OPTIONS))
+        raise CommandError(f"{location}: unknown parameter {unknown[0]} (known: {known})", exit_code=2)
+    return location
+
+
+def folder_of(pair: str) -> str:
+    """The folder of the pair `namespace/name` or `name`."""
+    return pair.replace("/", ".")
+
+
+def parquet(table: pa.Table) -> bytes:
+    """`table` as the bytes of a file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

@@ -1,0 +1,188 @@
+"""The process that redacts captured answers and writes them: `python -m slipstream_gateway.capture.writer STORE`.
+
+It reads frames from its standard input until that ends, and reports what became of the answers as JSON lines on its
+standard output. Rows wait in memory for up to `FLUSH_S`, so that files do not become too small to be useful.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import logging
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest.capture import Capture
+
+from slipstream_gateway.capture.frames import Captured, Configured, Frame, FrameReader, Report, Result
+from slipstream_gateway.capture.rows import Redactors, Row, row_of, table_of
+from slipstream_gateway.capture.store import CaptureStore, folder_of, parquet
+
+FLUSH_S = 30.0
+FLUSH_ROWS = 2048
+FLUSH_BYTES = 32 * 1024 * 1024
+_CLEAN_S = 3600.0
+_TRIES, _PAUSE_S = 2, 1.0
+_READ_BYTES = 1024 * 1024
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_log = logging.getLogger(__name__)
+
+
+class _Pending:
+    """Rows of one pair that wait to be written."""
+
+    def __init__(self, since_s: float) -> None:
+        self.since_s = since_s
+        self.rows: list[Row] = []
+        self.size_bytes = 0
+
+
+class Writer:
+    """Takes frames, and writes their rows. `report` gets what became of them. `clock_s` is monotonic; `now` in UTC."""
+
+    def __init__(
+        self,
+        store: CaptureStore,
+        report: Callable[[Report], None],
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        sleep: Callable[[float], None] = time.sleep,
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        self._store, self._report = store, report
+        self._clock_s, self._now, self._sleep = clock_s, now, sleep
+        self._flush_s = flush_s
+        self._captures: dict[str, Capture] = {}
+        self._redactors = Redactors()
+        self._pending: dict[str, _Pending] = {}
+        self._clean_at_s = clock_s()
+        self._failing = False
+
+    def take(self, frame: Frame) -> None:
+        if isinstance(frame, Configured):
+            self._captures[frame.pair] = frame.capture
+            self._clean_at_s = self._clock_s()  # it may be kept for a shorter time now
+        else:
+            self._add(frame)
+
+    def due_s(self) -> float:
+        """The seconds until `tick` must be called."""
+        flushes_s = [pending.since_s + self._flush_s for pending in self._pending.values()]
+        return max(0.0, min([self._clean_at_s, *flushes_s]) - self._clock_s())
+
+    def tick(self) -> None:
+        """Write the rows, and delete the files, whose time has come."""
+        for pair, pending in list(self._pending.items()):
+            if self._clock_s() - pending.since_s >= self._flush_s:
+                self._flush(pair)
+        if self._clock_s() >= self._clean_at_s:
+            self._clean_at_s = self._clock_s() + _CLEAN_S
+            self._clean()
+
+    def close(self) -> None:
+        """Write all rows."""
+        for pair in list(self._pending):
+            self._flush(pair)
+
+    def _add(self, captured: Captured) -> None:
+        pair = captured.pair
+        try:
+            row = row_of(captured, self._redactors.of(pair, self._captures[pair]))
+        except (ValueError, KeyError, RecursionError):  # their messages may quote the answer
+            self._tell(pair, Result.UNREADABLE, 1)
+            return
+        pending = self._pending.setdefault(pair, _Pending(self._clock_s()))
+        pending.rows.append(row)
+        pending.size_bytes += len(captured.request) + len(captured.wire) + len(captured.text)
+        if len(pending.rows) >= FLUSH_ROWS or pending.size_bytes >= FLUSH_BYTES:
+            self._flush(pair)
+
+    def _flush(self, pair: str) -> None:
+        rows = self._pending.pop(pair).rows
+        data = parquet(table_of(rows))
+        self._tell(pair, self._write(pair, data), len(rows))
+
+    def _write(self, pair: str, data: bytes) -> Result:
+        today, capture = self._now().date(), self._captures[pair]
+        for attempt in range(_TRIES):
+            try:
+                if self._used_bytes(pair, today) + len(data) > capture.max_bytes_per_day:
+                    return Result.DAY_FULL
+                self._store.put(pair, today, data, retention_days=capture.retention_days)
+            except OSError as exc:
+                self._say_failing(exc)
+                if exc.errno in _FULL:
+                    return Result.STORE_FULL
+                if attempt + 1 < _TRIES:
+                    self._sleep(_PAUSE_S)
+            else:
+                self._failing = False
+                return Result.WRITTEN
+        return Result.STORE_FAILED
+
+    def _used_bytes(self, pair: str, date: datetime.date) -> int:
+        """The size of the pair's files of one day, of all gateways."""
+        return sum(file.size_bytes for file in self._store.files(pair) if file.date == date)
+
+    def _clean(self) -> None:
+        """Delete the files of all pairs that are older than they may get."""
+        days = {folder_of(pair): capture.retention_days for pair, capture in self._captures.items()}
+        today = self._now().date()
+        try:
+            for file in self._store.files():
+                kept_days = min(file.retention_days, days.get(file.pair, file.retention_days))
+                if (today - file.date).days > kept_days:
+                    with suppress(FileNotFoundError):  # another gateway's writer was faster
+                        self._store.delete(file)
+        except OSError as exc:
+            self._say_failing(exc)
+
+    def _say_failing(self, error: OSError) -> None:
+        if not self._failing:
+            _log.error("the capture store fails: %s", error)
+        self._failing = True
+
+    def _tell(self, pair: str, result: Result, count: int) -> None:
+        self._report(Report(pair=pair, result=result, count=count))
+
+
+def run(writer: Writer, descriptor: int) -> None:
+    """Read frames from `descriptor` until its end."""
+    reader = FrameReader()
+    while True:
+        readable, _, _ = select.select([descriptor], [], [], writer.due_s())
+        if readable:
+            data = os.read(descriptor, _READ_BYTES)
+            if not data:
+                break
+            for frame in reader.feed(data):
+                writer.take(frame)
+        writer.tick()
+    writer.close()
+
+
+def print_report(report: Report) -> None:
+    os.write(1, msgspec.json.encode(report) + b"\n")
+
+
+def main(arguments: list[str]) -> int:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    os.umask(0o077)
+    try:
+        store = CaptureStore.at(*arguments)
+    except CommandError as exc:
+        sys.stderr.write(f"error: {exc}\n")
+        return exc.exit_code
+    run(Writer(store, print_report), 0)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""Answers for capture, and stores to read them from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from slipstream_gateway.capture.frames import Captured
+from slipstream_gateway.capture.store import CaptureStore
+
+PAIR = "serving/acme"
+
+
+def captured(text: str = "Fine, thank you.", **changes: Any) -> Captured:
+    """A whole answer of tokens to a chat; `prompt` is its question."""
+    prompt = changes.pop("prompt", "How are you?")
+    body = changes.pop("body", {"model": "acme", "messages": [{"role": "user", "content": prompt}]})
+    fields: dict[str, Any] = {
+        "pair": PAIR,
+        "model": "acme",
+        "target": "models/acme@v1",
+        "fingerprint": "fp",
+        "request_id": "r-1",
+        "key": "team-a",
+        "time_s": 1_796_000_000.25,
+        "request_class": "open_chat/short",
+        "arm": "speculative",
+        "draft_length": 4,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "endpoint": "chat",
+        "request": msgspec.json.encode(body),
+        "text": text,
+        "wire": b"",
+        "stream": True,
+        "finish_reason": "stop",
+        "token_ids": (5, 6, 7),
+        "prompt_token_ids": (1, 2),
+        "prompt_tokens": 2,
+        "output_tokens": 3,
+        "drafted": 8,
+        "accepted": 2,
+        "steps": 2,
+        "rejected_at": (1, 1),
+    }
+    return Captured(**(fields | changes))
+
+
+def rows_of(store: CaptureStore) -> list[dict[str, Any]]:
+    """All rows of a store, file after file."""
+    return [row for file in store.files() for row in store.read(file).to_pylist()]

@@ -1,0 +1,139 @@
+"""No personal data and no secrets of the known kinds pass, and harmless texts do."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slipstream_core.manifest.capture import Capture, Redaction
+from slipstream_gateway.capture.redaction import Redactor
+
+ALL = Capture()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Pay with 4111 1111 1111 1111 please", "Pay with [card] please"),
+        ("card 4111-1111-1111-1111, exp 12/30", "card [card], exp 12/30"),
+        ("5500005555555559", "[card]"),
+        ("card 4111111111111111 2027 then", "card [card] 2027 then"),
+        ("IBAN DE89 3704 0044 0532 0130 00.", "IBAN [iban]."),
+        ("GB82WEST12345698765432", "[iban]"),
+        ("mail to jane.doe+x@mail.example.co.uk now", "mail to [email] now"),
+        ("call +49 (0)30 901820-12 today", "call [phone] today"),
+        ("from 192.168.10.254 to ::", "from [ip] to ::"),
+        ("2001:db8:85a3:0:0:8a2e:370:7334", "[ip]"),
+        ("key sk-proj-Ab12Cd34Ef56Gh78Ij90", "key [secret]"),
+        ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "[secret]"),
+        ("AKIAIOSFODNN7EXAMPLE", "[secret]"),
+        ("Authorization: Bearer abc.def-ghi_jkl", "[secret]"),
+        ('{"password": "hunter2hunter2"}', '{"[secret]"}'),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "[secret]"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "[secret]"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIE and no end", "[secret]"),
+    ],
+)
+def test_known_kinds_are_replaced(text: str, expected: str) -> None:
+    assert Redactor(ALL).text(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Order 1234567890123456 has 12 items",  # no card: its check digit is wrong
+        "The meeting is at 12:30 in room 4.2.1, version 1.2.3",
+        "2026-11-26T16:17:32Z",
+        "A secret is safe with me, and the token economy grows.",
+        "x = [1, 2, 3]; y = {'a': 1}",
+        "DE89 is a route, GB82WEST12345698765433 no account",
+    ],
+)
+def test_other_texts_stay(text: str) -> None:
+    redactor = Redactor(ALL)
+    assert redactor.text(text) == text
+    assert redactor.redactions == 0
+
+
+def test_only_the_kinds_of_the_policy_are_replaced() -> None:
+    text = "jane@example.org, 4111111111111111"
+    assert Redactor(Capture(redact=("email",))).text(text) == "[email], 4111111111111111"
+    assert Redactor(Capture(redact=())).text(text) == text
+
+
+def test_patterns_and_words_of_the_policy_are_replaced() -> None:
+    capture = Capture(patterns=(Redaction(name="ticket", pattern=r"T-\d+"),), words=("Jane Doe", "Miller"))
+    text = "T-12 is of JANE DOE, not of Jane or Millerton, but of Miller."
+    assert Redactor(capture).text(text) == "[ticket] is of [word], not of Jane or Millerton, but of [word]."
+
+
+def test_json_is_redacted_in_texts_names_and_numbers() -> None:
+    redactor = Redactor(ALL)
+    data = {"jane@example.org": [{"n": 4111111111111111, "ok": 12345}, None, True, 0.5]}
+    assert redactor.json(data) == {"[email]": [{"n": "[card]", "ok": 12345}, None, True, 0.5]}
+    assert redactor.redactions == 2
+
+
+def _card(rng: random.Random) -> str:
+    digits = [int(digit) for digit in f"4{rng.randrange(10**14):014}"]
+    total = sum(digit if index % 2 else 2 * digit - 9 * (digit > 4) for index, digit in enumerate(digits))
+    number = "".join(map(str, digits)) + str(-total % 10)
+    separator = rng.choice(["", " ", "-"])
+    return separator.join(number[at : at + 4] for at in range(0, 16, 4))
+
+
+def _iban(rng: random.Random) -> str:
+    account = f"{rng.randrange(10**18):018}"
+    check = 98 - int(account + "131400") % 97  # DE00 at its end, letters as numbers
+    return f"DE{check:02}{account}"
+
+
+def _email(rng: random.Random) -> str:
+    return f"{_word(rng)}.{_word(rng)}@{_word(rng)}.{rng.choice(['org', 'example.com', 'de'])}"
+
+
+def _key(rng: random.Random) -> str:
+    alphabet = string.ascii_letters + string.digits
+    body = "".join(rng.choices(alphabet, k=rng.randrange(24, 40)))
+    return rng.choice(["sk-", "sk-proj-", "ghp_", "hf_", "xoxb-", "glpat-", "password=", "api_key: "]) + body
+
+
+NAMES = tuple(f"{first} {last}" for first in ("Ada", "Grace", "Linus", "Ken") for last in ("Kowalska", "O'Neil", "Ruß"))
+
+
+def _name(rng: random.Random) -> str:
+    return rng.choice(NAMES)
+
+
+def _word(rng: random.Random) -> str:
+    return "".join(rng.choices(string.ascii_lowercase, k=rng.randrange(3, 9)))
+
+
+PLANTED: tuple[Callable[[random.Random], str], ...] = (_card, _iban, _email, _key, _name)
+
+
+def test_none_of_ten_thousand_planted_secrets_is_left() -> None:
+    """In prose, in JSON, and at the edges of texts."""
+    rng, redactor = random.Random(19), Redactor(Capture(words=NAMES))
+    left = 0
+    for index in range(10_000):
+        secret = PLANTED[index % len(PLANTED)](rng)
+        around = [_word(rng) for _ in range(6)]
+        texts = (
+            secret,
+            f"{' '.join(around)} {secret}. {around[0]}",
+            json.dumps({around[0]: secret}, ensure_ascii=False),
+        )
+        bare = secret.removeprefix("password=").removeprefix("api_key: ")
+        left += any(bare in redactor.text(text) for text in texts)
+    assert left == 0
+
+
+@given(st.text(max_size=200))
+def test_every_text_can_be_redacted(text: str) -> None:
+    Redactor(ALL).text(text)

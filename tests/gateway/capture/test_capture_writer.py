@@ -1,0 +1,222 @@
+"""The writer's files: their rows, when they are written and deleted, and what happens without a disk."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest.capture import Capture
+from slipstream_gateway.capture.frames import Configured, FrameReader, Report, Result, encode_frame
+from slipstream_gateway.capture.store import CaptureStore, check_location
+from slipstream_gateway.capture.writer import FLUSH_S, Writer
+
+from tests.gateway.capture.captures import PAIR, captured, rows_of
+
+NO_BUCKET = "expected s3://BUCKET/PREFIX, without credentials: those come from the variables AWS_*"
+DAY = datetime.timedelta(days=1)
+
+
+class Bench:
+    """A writer with its clock and what it reports."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = CaptureStore.at(str(folder))
+        self.now = datetime.datetime(2026, 11, 26, 12, tzinfo=datetime.UTC)
+        self.clock_s = 0.0
+        self.results: Counter[Result] = Counter()
+        self.writer = Writer(
+            self.store, self._report, clock_s=lambda: self.clock_s, now=lambda: self.now, sleep=self._sleep
+        )
+
+    def configure(self, pair: str = PAIR, **changes: Any) -> None:
+        self.writer.take(Configured(pair=pair, capture=Capture(share=1.0, **changes)))
+
+    def pass_s(self, seconds: float) -> None:
+        self.clock_s += seconds
+        self.writer.tick()
+
+    def _report(self, report: Report) -> None:
+        self.results[report.result] += report.count
+
+    def _sleep(self, seconds: float) -> None:
+        self.clock_s += seconds
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "captures")
+
+
+def test_an_answer_is_a_row_with_its_exact_tokens(bench: Bench) -> None:
+    bench.configure()
+    bench.writer.take(captured())
+    assert rows_of(bench.store) == []
+    bench.pass_s(FLUSH_S)
+    [row] = rows_of(bench.store)
+    assert row["request"] == '{"messages":[{"role":"user","content":"How are you?"}]}'
+    assert (row["answer"], row["token_ids"], row["prompt_token_ids"]) == ("Fine, thank you.", [5, 6, 7], [1, 2])
+    assert (row["request_class"], row["drafted"], row["accepted"], row["rejected_at"]) == (
+        "open_chat/short",
+        8,
+        2,
+        [1, 1],
+    )
+    assert row["time"].isoformat() == "2026-11-30T00:53:20.250000+00:00"
+    assert bench.results == {Result.WRITTEN: 1}
+
+
+def test_an_answer_of_events_is_read(bench: Bench) -> None:
+    wire = b'data: {"choices":[{"delta":{"content":"Fi"}}]}\n\n'
+    wire += b'data: {"choices":[{"delta":{"content":"ne."},"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
+    bench.configure()
+    bench.writer.take(captured("", wire=wire, finish_reason=""))
+    bench.writer.close()
+    [row] = rows_of(bench.store)
+    assert (row["answer"], row["finish_reason"], row["token_ids"]) == ("Fine.", "length", [5, 6, 7])
+
+
+@pytest.mark.parametrize("place", ["prompt", "text", "system", "tool"])
+def test_a_redacted_answer_has_no_tokens(bench: Bench, place: str) -> None:
+    """They would show what the texts hide."""
+    secret = "jane@example.org"
+    messages = [{"role": "system", "content": secret if place == "system" else "Be short."}]
+    messages.append({"role": "user", "content": f"I am {secret}" if place == "prompt" else "Hello"})
+    body: dict[str, Any] = {"model": "acme", "messages": messages}
+    if place == "tool":
+        body["tools"] = [{"type": "function", "function": {"name": "f", "description": secret}}]
+    bench.configure()
+    bench.writer.take(captured(f"Hi {secret}" if place == "text" else "Hi", body=body))
+    bench.writer.close()
+    [row] = rows_of(bench.store)
+    assert (row["token_ids"], row["prompt_token_ids"], row["redactions"]) == (None, None, 1)
+    assert secret not in str(row)
+    assert "[email]" in row["request"] + row["answer"]
+
+
+def test_reasoning_and_tool_calls_are_kept_as_text_without_tokens(bench: Bench) -> None:
+    message = '{"choices":[{"message":{"reasoning_content":"Hm.","content":"Yes.","tool_calls":['
+    message += '{"function":{"name":"f","arguments":"{}"}}]},"finish_reason":"stop"}]}'
+    bench.configure()
+    bench.writer.take(captured("", wire=message.encode(), stream=False))
+    bench.writer.close()
+    [row] = rows_of(bench.store)
+    assert (row["reasoning"], row["answer"], row["token_ids"]) == ("Hm.", "Yes.\nf{}", None)
+
+
+def test_media_are_left_out(bench: Bench) -> None:
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "data:AAAA"}}]
+    bench.configure()
+    bench.writer.take(captured(body={"model": "acme", "messages": [{"role": "user", "content": parts}]}))
+    bench.writer.close()
+    [row] = rows_of(bench.store)
+    assert '{"type":"image_url"}' in row["request"]
+
+
+def test_an_answer_in_another_form_is_counted(bench: Bench) -> None:
+    bench.configure()
+    bench.writer.take(captured("", wire=b"<html>", stream=False))
+    bench.writer.take(captured(body=[]))
+    bench.writer.close()
+    assert bench.results == {Result.UNREADABLE: 2}
+
+
+def test_a_day_holds_no_more_than_its_limit(bench: Bench) -> None:
+    bench.configure(max_bytes_per_day=12_000)
+    for _ in range(4):
+        bench.writer.take(captured())
+        bench.pass_s(FLUSH_S)
+    assert bench.results[Result.WRITTEN] < 4
+    assert bench.results[Result.DAY_FULL] > 0
+    assert sum(file.size_bytes for file in bench.store.files()) <= 12_000
+    written = bench.results[Result.WRITTEN]
+    bench.now += DAY
+    bench.writer.take(captured())
+    bench.pass_s(FLUSH_S)
+    assert bench.results[Result.WRITTEN] == written + 1
+
+
+def test_files_are_deleted_after_their_days(bench: Bench) -> None:
+    """Also those of a pair that is gone, by another gateway's writer."""
+    for pair, days in ((PAIR, 10), ("gone", 5)):
+        bench.configure(pair, retention_days=days)
+        bench.writer.take(captured(pair=pair))
+    bench.writer.close()
+    other = Bench(Path(bench.store._root))
+    for age, left in ((5, {"gone", "serving.acme"}), (6, {"serving.acme"}), (10, {"serving.acme"}), (11, set())):
+        other.now = bench.now + age * DAY
+        other.pass_s(3600)
+        assert {file.pair for file in other.store.files()} == left
+
+
+def test_a_shorter_retention_holds_for_files_that_exist(bench: Bench) -> None:
+    bench.configure(retention_days=30)
+    bench.writer.take(captured())
+    bench.writer.close()
+    bench.now += 8 * DAY
+    bench.configure(retention_days=7)
+    bench.pass_s(0)
+    assert bench.store.files() == []
+
+
+@pytest.mark.integration
+def test_a_full_disk_drops_and_counts_answers(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True)
+    try:
+        bench = Bench(disk)
+        bench.configure()
+        for _ in range(12):
+            bench.writer.take(captured(prompt="x" * 1000))
+            bench.pass_s(FLUSH_S)
+        assert bench.results[Result.WRITTEN] > 0
+        assert bench.results[Result.STORE_FULL] > 0
+        assert bench.results.total() == 12
+        assert len(rows_of(bench.store)) == bench.results[Result.WRITTEN]  # no file is cut off
+        assert [path for path in disk.rglob(".*") if path.is_file()] == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_store_that_is_gone_drops_and_counts_answers(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "captures")
+    (tmp_path / "captures").write_text("a file in its place")
+    bench.configure()
+    bench.writer.take(captured())
+    bench.pass_s(FLUSH_S)
+    (tmp_path / "captures").unlink()
+    bench.writer.take(captured())
+    bench.pass_s(FLUSH_S)
+    assert bench.results == {Result.STORE_FAILED: 1, Result.WRITTEN: 1}
+
+
+def test_frames_arrive_whole_in_whatever_pieces() -> None:
+    frames = [Configured(pair=PAIR, capture=Capture(share=0.5)), captured(), captured("Other")]
+    data = b"".join(map(encode_frame, frames))
+    reader = FrameReader()
+    assert [frame for at in range(len(data)) for frame in reader.feed(data[at : at + 1])] == frames
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("gs://bucket", "a store of captured answers is a folder or s3://BUCKET/PREFIX, got 'gs://bucket'"),
+        ("", "a store of captured answers is a folder or s3://BUCKET/PREFIX, got ''"),
+        (__file__, f"{__file__} is no folder"),
+        ("s3://", "expected s3://BUCKET/PREFIX, without credentials: those come from the variables AWS_*"),
+        (
+            "s3://id:secret@bucket",
+            "expected s3://BUCKET/PREFIX, without credentials: those come from the variables AWS_*",
+        ),
+        ("s3://b/p?zone=x", "s3://b/p?zone=x: unknown parameter zone (known: endpoint_override, region, scheme)"),
+    ],
+)
+def test_a_wrong_location_is_one_clear_error(location: str, message: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        check_location(location)
+    assert str(caught.value) == message
