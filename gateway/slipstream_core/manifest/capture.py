@@ -57,7 +57,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = ()
     redact: Annotated[
         tuple[Literal["card", "iban", "email", "phone", "secret", "ip"], ...],
-        Meta(description="Known kinds of personal data and secrets that are replaced by their name."),
+        Meta(max_length=16, description="Known kinds of personal data and secrets that are replaced by their name."),
     ] = ("card", "iban", "email", "phone", "secret", "ip")
     patterns: Annotated[
         tuple[Redaction, ...], Meta(max_length=32, description="More patterns that are replaced by their name.")

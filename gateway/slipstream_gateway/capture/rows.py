@@ -34,6 +34,7 @@ SCHEMA = pa.schema(
         ("request", pa.string()),
         ("reasoning", pa.string()),
         ("answer", pa.string()),
+        ("is_text", pa.bool_()),
         ("finish_reason", pa.string()),
         ("prompt_token_ids", _IDS),
         ("token_ids", _IDS),
@@ -47,10 +48,10 @@ SCHEMA = pa.schema(
     ],
     metadata={"slipstream": "1"},
 )
-"""`request` is JSON: `messages` with `tools`, `prompt` or `input`, in OpenAI's form, with media left out. `key` is the
-public id of an API key. `prompt_token_ids` and `token_ids` are null where the server returned none, and where a text
-was redacted, since ids would show it: the texts can be tokenized again. `rejected_at` is as in `Captured`. `redactions`
-counts the replaced texts."""
+"""`request` is JSON: `messages` with `tools`, `prompt` or `input`, in OpenAI's form, with media left out. `is_text`: the
+answer has neither reasoning nor tool calls. `key` is the public id of an API key. `prompt_token_ids` and `token_ids`
+are null where the server returned none, and where a text was redacted, since ids would show it: the texts can be
+tokenized again. `rejected_at` is as in `Captured`. `redactions` counts the replaced texts."""
 _KEPT = ("messages", "tools", "prompt", "input", "instructions")
 _COPIED = (
     "pair", "model", "target", "fingerprint", "key", "request_class", "arm", "draft_length", "temperature", "top_p",
@@ -77,7 +78,8 @@ def row_of(captured: Captured, redactor: Redactor) -> Row:
     request = redactor.json(_without_media(_request_of(captured.request)))
     texts, finish_reason = _answer_of(captured)
     redacted = {part: redactor.text(text) for part, text in texts.items()}
-    is_exact = redactor.redactions == before and set(texts) <= {"content"}
+    is_text = set(texts) <= {"content"}
+    is_exact = is_text and redactor.redactions == before
     return {
         **{name: getattr(captured, name) for name in _COPIED},
         "id": redactor.text(captured.request_id),
@@ -85,6 +87,7 @@ def row_of(captured: Captured, redactor: Redactor) -> Row:
         "request": msgspec.json.encode(request).decode(),
         "reasoning": redacted.pop("reasoning", None),
         "answer": "\n".join(redacted.values()),
+        "is_text": is_text,
         "finish_reason": finish_reason,
         "prompt_token_ids": list(captured.prompt_token_ids) if is_exact and captured.prompt_token_ids else None,
         "token_ids": list(captured.token_ids) if is_exact and captured.token_ids else None,

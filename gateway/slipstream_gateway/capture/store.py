@@ -113,7 +113,7 @@ class CaptureStore:
                 self._files.delete_file(hidden)
             raise
 
-    def _file_of(self, info: pafs.FileInfo) -> StoredFile | None:
+    def _file_of(self, info: Any) -> StoredFile | None:
         found = _PATH.fullmatch(info.path.removeprefix(self._root).lstrip("/"))
         if found is None:
             return None

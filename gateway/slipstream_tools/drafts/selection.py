@@ -1,0 +1,43 @@
+"""The captured answers that the options of a command select."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+from slipstream_core.errors import CommandError
+from slipstream_gateway.capture.store import CaptureStore
+
+
+class Selection(NamedTuple):
+    """Answers of a pair, of a class (`task` or `task/length`), since a day; None: of all."""
+
+    pair: str | None
+    request_class: str | None
+    since: datetime.date | None
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Self:
+        return cls(args.pair, args.request_class, args.since)
+
+    def tables(self, store: CaptureStore, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The rows, file after file. `columns` must have `request_class`."""
+        for file in store.files(self.pair):
+            if self.since is None or file.date >= self.since:
+                table = store.read(file, columns)
+                yield table if self.request_class is None else table.filter(self._is_selected(table))
+
+    def _is_selected(self, table: pa.Table) -> pa.Array:
+        names = table.column("request_class").to_pylist()
+        return pa.array([self.request_class in (name, name.partition("/")[0]) for name in names], pa.bool_())
+
+
+def nothing_found(args: argparse.Namespace) -> CommandError:
+    """The error for a selection without answers."""
+    options = {"pair": "pair", "class": "request_class", "since": "since"}
+    chosen = {option: getattr(args, name, None) for option, name in options.items()}
+    selected = ", ".join(f"--{option} {value}" for option, value in chosen.items() if value is not None)
+    return CommandError(f"{args.store} has no captured answers{f' for {selected}' if selected else ''}.")
