@@ -17,7 +17,7 @@ from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 from tests.support.speculators import training_rows
 from tests.vllm.gateway.conftest import MODEL, manifest
-from tests.vllm.gateway.vllm_answers import PROMPT
+from tests.vllm.gateway.vllm_answers import CALL
 
 WAIT_S = 60.0
 
@@ -28,7 +28,7 @@ def test_speculators_reads_the_exact_tokens(vllm_install: VllmInstall, vllm_serv
     [port] = lasting_ports(1)
     process = Process(path, port, "--capture-store", str(folder))
     process.wait_live()
-    body = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 24}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": CALL}], "temperature": 0, "max_tokens": 24}
     url = f"{process.url}/v1/chat/completions"
 
     def asked(stream: bool) -> httpx.Response:
