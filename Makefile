@@ -83,7 +83,7 @@ LOCK := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no
 	--no-emit-index-url --no-emit-trusted-host
 LOCK_OURS := $(LOCK) --constraint constraints.txt pyproject.toml
 lock: $(VENV)/.installed-dev
-	$(BIN)/pip-compile $(LOCK_OURS) --extra gateway --extra redis --extra kubernetes --output-file requirements/gateway.txt
+	$(BIN)/pip-compile $(LOCK_OURS) --extra gateway --extra redis --extra kubernetes --extra drafts --output-file requirements/gateway.txt
 	$(BIN)/pip-compile $(LOCK_OURS) --extra operator --output-file requirements/operator.txt
 	$(BIN)/pip-compile $(LOCK) --no-emit-find-links --output-file requirements/s3.txt requirements/s3.in
 

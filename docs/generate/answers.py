@@ -175,6 +175,8 @@ REQUEST_HEADERS = {
     "assigns the request to hold-back and exploration. Without it, the gateway generates one.",
     "x-slipstream-mode": "`auto` (the default), `speculative` or `plain`, where the policy allows clients to choose.",
     "x-slipstream-draft-length": "The draft length to speculate with, where the policy allows clients to choose.",
+    "x-slipstream-capture": "`allow` or `deny`: whether the answer may be kept for training drafts, where the policy "
+    "captures answers.",
     "x-slipstream-learn": "`off` keeps the outcome out of the estimates, where the policy allows clients to choose.",
     "x-request-timeout": "How many seconds the client waits (a decimal number). After them the answer is 504, and all "
     "work for the request is cancelled.",

@@ -19,6 +19,8 @@ from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Re
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.keyed_access import KeyUse
 from slipstream_gateway.admission import PairAdmission
+from slipstream_gateway.capture.channel import CaptureCount
+from slipstream_gateway.capture.frames import Result as CaptureResult
 from slipstream_gateway.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.conformance.verdict import Result as CheckResult
 from slipstream_gateway.conformance.verdict import Subject
@@ -30,6 +32,7 @@ from slipstream_gateway.request.parity.scheduler import ParityCount
 from slipstream_gateway.request.resume import Result, ResumptionCount
 from slipstream_gateway.telemetry.areas import (
     observe_access,
+    observe_capture,
     observe_configuration,
     observe_conformance,
     observe_departures,
@@ -98,6 +101,7 @@ def _observe_areas(telemetry: Telemetry) -> None:
     use = KeyUse()
     access = AccessStatus(keys=1, denied={"forbidden": 1}, used={"key": use}, decided={"redis": 1}, shared=True)
     observe_access(telemetry.meter, lambda: access)
+    observe_capture(telemetry.meter, lambda: [CaptureCount(PAIR, CaptureResult.WRITTEN, 1)])
     _observe_conformance(telemetry)
     _observe_overload(telemetry)
 

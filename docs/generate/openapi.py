@@ -229,6 +229,7 @@ def _request_headers() -> list[Schema]:
         "x-slipstream-mode": {"enum": [str(mode) for mode in Mode]},
         "x-slipstream-draft-length": {"type": "integer", "minimum": 1, "maximum": MAX_DRAFT_TOKENS},
         "x-slipstream-learn": {"enum": ["on", "off"]},
+        "x-slipstream-capture": {"enum": ["allow", "deny"]},
         "x-request-timeout": {"type": "number", "exclusiveMinimum": 0},
     }
     return [

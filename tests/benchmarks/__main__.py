@@ -35,6 +35,7 @@ BENCHMARKS = {
     "vllm_fuzz": "random lengths, aborts, limits and changes on vLLM",
     "sampled_parity": "how soon faults in sampled answers are found, and false alarms",
     "observations": "what one observation costs, by three libraries",
+    "capture": "what capture of every answer adds to a request",
     "access": "what keys, limits and admission add to a request",
     "console": "the console's weight and first paint, what it costs a request, and fifty viewers",
     "failover": "the gap in a stream whose server is lost half-way",

@@ -194,6 +194,23 @@ def test_gateways_share_over_redis(
             until(partial(is_connected, url))
 
 
+@runs("docs/capture.md", "slipstream gateway", "slipstream drafts")
+def test_answers_are_captured_exported_and_forgotten(
+    blocks: list[Block], shell: Shell, servers: list[OpenAiServer], free_ports: PORTS
+) -> None:
+    serve, use = blocks
+    manifest = (shell.folder / "pair.yaml").read_text(encoding="utf-8")
+    captured = manifest.replace("allowClientMode: true", "capture: {share: 1}")
+    (shell.folder / "support.yaml").write_text(captured, encoding="utf-8")
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    with shell.serving(serve, {"-f support": f"--port {port} -f support"}, url=url):
+        assert post(url).status_code == 200
+    assert "support" in shell.run(use)
+    [line] = (shell.folder / "answers.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["conversations"][0] == ASKED["messages"][0]
+
+
 def is_connected(url: str) -> bool:
     metrics = httpx.get(f"{url}/metrics", timeout=30).text
     return re.search(r"^slipstream_store_connected\S* 1(\.0)?$", metrics, re.MULTILINE) is not None

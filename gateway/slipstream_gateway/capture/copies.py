@@ -80,7 +80,7 @@ def captured(
         endpoint=request.endpoint,
         request=request.raw,
         text="".join(piece.text for piece in tokens),
-        wire=b"".join([piece.data for piece in pieces if not isinstance(piece, Tokens)]),
+        wire=tuple([piece.data for piece in pieces if not isinstance(piece, Tokens)]),
         stream=request.stream,
         finish_reason=(tokens[-1].finish_reason or "") if tokens else "",
         token_ids=tuple([token for piece in pieces for token in piece.token_ids]),

@@ -30,17 +30,17 @@ class Result(StrEnum):
     STORE_FAILED = "store_failed"
 
 
-class Configured(msgspec.Struct, frozen=True, kw_only=True, tag="configured"):
+class Configured(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, tag="configured"):
     """The settings of a pair, sent before its first answer and after each change."""
 
     pair: str
     capture: Capture
 
 
-class Captured(msgspec.Struct, frozen=True, kw_only=True, tag="captured"):
+class Captured(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, tag="captured"):
     """One whole answer with its request, neither parsed nor redacted.
 
-    `request` is the body in OpenAI's form. The answer is `text`, or `wire`: bytes in OpenAI's form, of a stream if
+    `request` is the body in OpenAI's form. The answer is `text`, or `wire`: blocks in OpenAI's form, of a stream if
     `stream`. `token_ids` and `prompt_token_ids` are empty where the server returned none. `rejected_at[i]` counts the
     steps whose first rejected draft token was at position i. `key` is the public id of the caller's API key.
     """
@@ -60,7 +60,7 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True, tag="captured"):
     endpoint: str
     request: bytes
     text: str
-    wire: bytes
+    wire: tuple[bytes, ...]
     stream: bool
     finish_reason: str
     token_ids: tuple[int, ...]
@@ -87,10 +87,10 @@ _decode = msgspec.msgpack.Decoder(Frame).decode
 decode_report = msgspec.json.Decoder(Report).decode
 
 
-def encode_frame(frame: Frame) -> bytes:
-    """The frame with its length."""
+def encode_frame(frame: Frame) -> tuple[bytes, bytes]:
+    """The frame's length and the frame."""
     data = _encoder.encode(frame)
-    return _LENGTH.pack(len(data)) + data
+    return _LENGTH.pack(len(data)), data
 
 
 class FrameReader:

@@ -48,10 +48,10 @@ SCHEMA = pa.schema(
     ],
     metadata={"slipstream": "1"},
 )
-"""`request` is JSON: `messages` with `tools`, `prompt` or `input`, in OpenAI's form, with media left out. `is_text`: the
-answer has neither reasoning nor tool calls. `key` is the public id of an API key. `prompt_token_ids` and `token_ids`
-are null where the server returned none, and where a text was redacted, since ids would show it: the texts can be
-tokenized again. `rejected_at` is as in `Captured`. `redactions` counts the replaced texts."""
+"""`request` is JSON: `messages` with `tools`, `prompt` or `input`, in OpenAI's form, with media left out. `is_text`:
+the answer has neither reasoning nor tool calls. `key` is the public id of an API key. `prompt_token_ids` and
+`token_ids` are null where the server returned none, and where a text was redacted, since ids would show it: the texts
+can be tokenized again. `rejected_at` is as in `Captured`. `redactions` counts the replaced texts."""
 _KEPT = ("messages", "tools", "prompt", "input", "instructions")
 _COPIED = (
     "pair", "model", "target", "fingerprint", "key", "request_class", "arm", "draft_length", "temperature", "top_p",
@@ -124,5 +124,5 @@ def _answer_of(captured: Captured) -> tuple[Mapping[str, str], str]:
     if not captured.wire:
         return {"content": captured.text}, captured.finish_reason
     reader = AnswerReader(stream=captured.stream)
-    reader.feed(captured.wire)
+    reader.feed(b"".join(captured.wire))
     return reader.texts, reader.finish_reason or captured.finish_reason

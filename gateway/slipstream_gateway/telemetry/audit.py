@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from slipstream_core.manifest.capture import Capture
 
 from slipstream_gateway.fleet.snapshot import Snapshot
 from slipstream_gateway.request.outcome import Outcome, Recorder
@@ -167,7 +168,7 @@ class AuditRecorder(Recorder):
 
 
 def swaps(audit: Audit) -> Callable[[Snapshot | None, Snapshot], None]:
-    """A callback for each new routing table: logs its generation and changed kill switches."""
+    """A callback for each new routing table: logs its generation, changed kill switches and changed capture."""
 
     def swapped(before: Snapshot | None, after: Snapshot) -> None:
         if before is None or before.table.generation != after.table.generation:
@@ -177,8 +178,35 @@ def swaps(audit: Audit) -> Callable[[Snapshot | None, Snapshot], None]:
             audit.event("kill", who="configuration", pair=pair)
         for pair in sorted(killed - after.killed):
             audit.event("unkill", who="configuration", pair=pair)
+        old, new = _captures(before), _captures(after)
+        for pair in sorted(pair for pair in old.keys() | new.keys() if old.get(pair) != new.get(pair)):
+            audit.event("capture", who="configuration", pair=pair, **_summary(new.get(pair)))
 
     return swapped
+
+
+def _captures(snapshot: Snapshot | None) -> dict[str, Capture]:
+    """What each pair's policy captures."""
+    routes = () if snapshot is None else snapshot.table.routes.values()
+    found = {route.pair.metadata.key: route.policy for route in routes if route.policy is not None}
+    return {pair: policy.spec.capture for pair, policy in found.items() if policy.spec.capture is not None}
+
+
+def _summary(capture: Capture | None) -> dict[str, str | int | float | bool]:
+    """The settings for the log: without the words to redact, which may be names."""
+    if capture is None:
+        return {"on": False}
+    return {
+        "on": True,
+        "share": capture.share,
+        "classes": ", ".join(f"{rule.name} {rule.share:g}" for rule in capture.classes),
+        "consent": capture.consent,
+        "exclude_keys": ", ".join(capture.exclude_keys),
+        "redact": ", ".join([*capture.redact, *(pattern.name for pattern in capture.patterns)]),
+        "words": len(capture.words),
+        "max_bytes_per_day": capture.max_bytes_per_day,
+        "retention_days": capture.retention_days,
+    }
 
 
 def _decision(at_s: float, outcome: Outcome) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def captured(text: str = "Fine, thank you.", **changes: Any) -> Captured:
         "endpoint": "chat",
         "request": msgspec.json.encode(body),
         "text": text,
-        "wire": b"",
+        "wire": (),
         "stream": True,
         "finish_reason": "stop",
         "token_ids": (5, 6, 7),

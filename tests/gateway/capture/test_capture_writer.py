@@ -74,7 +74,7 @@ def test_an_answer_of_events_is_read(bench: Bench) -> None:
     wire = b'data: {"choices":[{"delta":{"content":"Fi"}}]}\n\n'
     wire += b'data: {"choices":[{"delta":{"content":"ne."},"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
     bench.configure()
-    bench.writer.take(captured("", wire=wire, finish_reason=""))
+    bench.writer.take(captured("", wire=(wire[:50], wire[50:]), finish_reason=""))
     bench.writer.close()
     [row] = rows_of(bench.store)
     assert (row["answer"], row["finish_reason"], row["token_ids"]) == ("Fine.", "length", [5, 6, 7])
@@ -102,7 +102,7 @@ def test_reasoning_and_tool_calls_are_kept_as_text_without_tokens(bench: Bench) 
     message = '{"choices":[{"message":{"reasoning_content":"Hm.","content":"Yes.","tool_calls":['
     message += '{"function":{"name":"f","arguments":"{}"}}]},"finish_reason":"stop"}]}'
     bench.configure()
-    bench.writer.take(captured("", wire=message.encode(), stream=False))
+    bench.writer.take(captured("", wire=(message.encode(),), stream=False))
     bench.writer.close()
     [row] = rows_of(bench.store)
     assert (row["reasoning"], row["answer"], row["token_ids"]) == ("Hm.", "Yes.\nf{}", None)
@@ -119,7 +119,7 @@ def test_media_are_left_out(bench: Bench) -> None:
 
 def test_an_answer_in_another_form_is_counted(bench: Bench) -> None:
     bench.configure()
-    bench.writer.take(captured("", wire=b"<html>", stream=False))
+    bench.writer.take(captured("", wire=(b"<html>",), stream=False))
     bench.writer.take(captured(body=[]))
     bench.writer.close()
     assert bench.results == {Result.UNREADABLE: 2}
@@ -197,7 +197,7 @@ def test_a_store_that_is_gone_drops_and_counts_answers(tmp_path: Path) -> None:
 
 def test_frames_arrive_whole_in_whatever_pieces() -> None:
     frames = [Configured(pair=PAIR, capture=Capture(share=0.5)), captured(), captured("Other")]
-    data = b"".join(map(encode_frame, frames))
+    data = b"".join(part for frame in frames for part in encode_frame(frame))
     reader = FrameReader()
     assert [frame for at in range(len(data)) for frame in reader.feed(data[at : at + 1])] == frames
 

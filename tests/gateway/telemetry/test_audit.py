@@ -130,6 +130,26 @@ def test_kill_switch_that_turns_is_an_event(
     assert [line["event"] for line in lines(file) if line["event"] != "configuration"] == ["kill", "unkill"]
 
 
+def test_changed_capture_is_an_event(tmp_path: Path, run_gateway: Any, openai_server: Any, manifest_text: Any) -> None:
+    file, manifest, server = tmp_path / "audit.jsonl", tmp_path / "pair.yaml", openai_server()
+    captures = (", capture: {share: 0.5, words: [Ada]}", ", capture: {share: 1, words: [Ada]}", "")
+    first, *others = (manifest_text([server.url], [server.url], policy=capture) for capture in captures)
+    with run_gateway(manifest, first, audit=AuditSettings(is_on=True, file=file)):
+        for number, text in enumerate(others, start=2):
+            manifest.write_text(text)
+            asyncio.run(soon(lambda: len(_captures(file)) >= number))  # noqa: B023 - asked at once
+    assert [(line["on"], line.get("share"), line.get("words")) for line in _captures(file)] == [
+        (True, 0.5, 1),
+        (True, 1.0, 1),
+        (False, None, None),
+    ]
+    assert "Ada" not in file.read_text()
+
+
+def _captures(file: Path) -> list[Any]:
+    return [line for line in lines(file) if line["event"] == "capture"]
+
+
 def test_file_that_cannot_be_written_is_said_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gateway", "-f", str(EMBEDDED_MANIFEST), "--audit-log", "/no/such/folder/x"]) == 1
     assert "--audit-log /no/such/folder/x: No such file or directory" in capsys.readouterr().err

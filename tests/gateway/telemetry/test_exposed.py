@@ -15,6 +15,7 @@ from docs.generate.exposed import gateway_metrics, labels_of
 RARE = (
     "slipstream_effect_",
     "slipstream_access_",
+    "slipstream_capture_",
     "slipstream_cold_start_",
     "slipstream_limits_",
     "slipstream_replica_ejections",
