@@ -22,7 +22,7 @@ class Result(StrEnum):
     """The writer was not running, or ended with the answer."""
     TOO_LARGE = "too_large"
     UNREADABLE = "unreadable"
-    """The answer is not in OpenAI's form."""
+    """The answer is not in OpenAI's form, or the prompt is token ids, which cannot be redacted."""
     DAY_FULL = "day_full"
     """The policy's `maxBytesPerDay` is reached."""
     STORE_FULL = "store_full"

@@ -104,6 +104,8 @@ def _request_of(body: bytes) -> Mapping[str, Any]:
     fields = msgspec.json.decode(body)
     if not isinstance(fields, dict):
         raise ValueError("the request is not a JSON object")
+    if not isinstance(fields.get("prompt", ""), str):
+        raise ValueError("the prompt is no text: its token ids cannot be redacted")
     return {name: fields[name] for name in _KEPT if name in fields}
 
 
