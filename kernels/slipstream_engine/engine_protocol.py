@@ -32,7 +32,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     answer continues after `resume_ids` as it would have without the interruption. Greedy answers always do. `adaptive`:
     the engine can choose how many draft tokens of a request it verifies in each step. `fingerprint` identifies all that
     determines an answer besides the request and its seed: engines with one fingerprint give equal answers at every
-    draft length, up to rounding in half precision. Empty if the engine does not promise that.
+    draft length, up to rounding in half precision. Empty if the engine does not promise that. `prompt_ids`: the model
+    has the input of that name; older ones do not.
     """
 
     engine: str
@@ -43,6 +44,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     resumes_sampled: bool
     adaptive: bool = False
     fingerprint: str = ""
+    prompt_ids: bool = True
 
 
 class ServedEngine(Protocol):

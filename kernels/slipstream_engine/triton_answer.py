@@ -23,6 +23,7 @@ shared memory while the flag always does."""
 
 class Answer:
     """One request's answer. `stops` is the engine's number of `stop_drafting` calls when the request arrived.
+    `prompt_ids` are token ids for the next response.
 
     Triton frees the data of a response sender with the final response. A later `is_cancelled` on that sender crashes
     the whole server, hence the lock and `_done`.
@@ -33,6 +34,7 @@ class Answer:
     def __init__(self, *, request_id: str, sender: Any, outputs: frozenset[str], stops: int) -> None:
         self.request_id = request_id
         self.stops = stops
+        self.prompt_ids: tuple[int, ...] = ()
         self._sender = sender
         self._outputs = outputs
         self._lock = threading.Lock()
@@ -43,10 +45,11 @@ class Answer:
         if isinstance(item, Chunk) and item.finish_reason is FinishReason.ERROR:
             self.fail(item.error_code, item.error or "the engine gave no reason")
             return
-        response = _reply(item) if isinstance(item, Reply) else _response(item, self._outputs)
+        prompt_ids, self.prompt_ids = self.prompt_ids, ()
+        response = _reply(item) if isinstance(item, Reply) else _response(item, self._outputs, prompt_ids)
         if not item.last:
             self._sender.send(response)
-        elif _size_bytes(item) <= LARGE_RESPONSE_BYTES:
+        elif _size_bytes(item) + 4 * len(prompt_ids) <= LARGE_RESPONSE_BYTES:
             self._finish(response)
         else:
             self._sender.send(response)
@@ -87,7 +90,7 @@ def _size_bytes(item: Chunk | Reply) -> int:
     return 4 * (len(item.text) + len(item.token_ids) + len(item.margins or ()))
 
 
-def _response(chunk: Chunk, outputs: frozenset[str]) -> Any:
+def _response(chunk: Chunk, outputs: frozenset[str], prompt_ids: Sequence[int]) -> Any:
     """The response with the tensors that the client requested, because each one costs time."""
     counts = chunk.counts
     values: dict[str, str | Sequence[int]] = {
@@ -107,6 +110,8 @@ def _response(chunk: Chunk, outputs: frozenset[str]) -> Any:
     tensors = [_tensor(name, value) for name, value in values.items() if name in outputs]
     if chunk.last and counts.engine_s is not None and "engine_seconds" in outputs:
         tensors.append(pb_utils.Tensor("engine_seconds", np.array([counts.engine_s], dtype=np.float32)))
+    if prompt_ids and "prompt_ids" in outputs:
+        tensors.append(_tensor("prompt_ids", prompt_ids))
     if chunk.margins is not None and "margins" in outputs:
         tensors.append(pb_utils.Tensor("margins", np.array(chunk.margins, dtype=np.float32)))
     return pb_utils.InferenceResponse(output_tensors=tensors)

@@ -36,6 +36,7 @@ INPUT_TENSORS = (
     "adaptive",
     "stream",
     "margins",
+    "prompt_ids",
 )
 STOP_DRAFTING = "stop_drafting"
 ENGINE_FACTS = "engine_facts"
@@ -49,10 +50,12 @@ MAX_TEMPERATURE = 100.0
 
 
 class TritonRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request. With `stream` False there is a single response, at the end."""
+    """A parsed request. With `stream` False there is a single response, at the end. With `prompt_ids` the first
+    response has the token ids of the prompt."""
 
     generation: GenerationRequest
     stream: bool
+    prompt_ids: bool
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +91,9 @@ def parse_request(
         adaptive=_flag(tensors, "adaptive"),
         margins=_flag(tensors, "margins"),
     )
-    return TritonRequest(generation=generation, stream=_flag(tensors, "stream"))
+    return TritonRequest(
+        generation=generation, stream=_flag(tensors, "stream"), prompt_ids=_flag(tensors, "prompt_ids")
+    )
 
 
 def message_kind(tensors: Tensors) -> str | None:

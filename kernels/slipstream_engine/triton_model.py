@@ -183,6 +183,8 @@ class TritonModel(ABC, Generic[Engine]):
             tokenizer=self.engine.tokenizer,
             context_tokens=self.engine.context_tokens,
         )
+        if request.prompt_ids:
+            answer.prompt_ids = request.generation.prompt_ids
         self._answers[answer.request_id] = answer
         pending = PendingItems(answer, merge_chunks, stream=request.stream)
         self.engine.submit(request.generation, partial(self.responses.put, pending), stops=answer.stops)

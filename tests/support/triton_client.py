@@ -26,6 +26,7 @@ DATA_TYPES = {
     "seed": ("INT64", np.int64),
     "stream": ("BOOL", np.bool_),
     "margins": ("BOOL", np.bool_),
+    "prompt_ids": ("BOOL", np.bool_),
     "adaptive": ("BOOL", np.bool_),
     "stop_drafting": ("BOOL", np.bool_),
     "engine_facts": ("BOOL", np.bool_),
@@ -49,6 +50,7 @@ class Part(msgspec.Struct, kw_only=True):
     steps: int | None = None
     rejected_at: list[int] | None = None
     margins: list[float] | None = None
+    prompt_ids: list[int] | None = None
     engine_seconds: float | None = None
 
 

@@ -84,9 +84,7 @@ def captured(
         stream=request.stream,
         finish_reason=(tokens[-1].finish_reason or "") if tokens else "",
         token_ids=tuple([token for piece in pieces for token in piece.token_ids]),
-        prompt_token_ids=tuple(
-            [token for piece in pieces if not isinstance(piece, Tokens) for token in piece.prompt_token_ids]
-        ),
+        prompt_token_ids=tuple([token for piece in pieces for token in piece.prompt_token_ids]),
         prompt_tokens=usage.prompt_tokens,
         output_tokens=usage.output_tokens,
         drafted=usage.drafted,

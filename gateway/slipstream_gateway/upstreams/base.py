@@ -132,13 +132,15 @@ def joined(before: Usage, now: Usage) -> Usage:
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens that one step added to choice `index`, to be rendered as OpenAI's JSON. The last one of a choice has a
     `finish_reason` (`stop` or `length`). `margins` is the gap between the target's two highest logits at each of
-    `token_ids`; empty if not requested."""
+    `token_ids`; empty if not requested. `prompt_token_ids` are those of the prompt, in the first piece of an answer
+    whose job requested token ids."""
 
     index: int
     text: str
     token_ids: tuple[int, ...] = ()
     finish_reason: str | None = None
     margins: tuple[float, ...] = ()
+    prompt_token_ids: tuple[int, ...] = ()
 
 
 class Wire(msgspec.Struct, frozen=True):

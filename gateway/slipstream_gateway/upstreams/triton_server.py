@@ -179,6 +179,7 @@ class TritonUpstream:
                 seed=choice_seed(seed, index),
                 adaptive=job.adaptive and draft_length > 0,
                 margins=job.margins,
+                prompt_ids=job.token_ids and self._facts is not None and self._facts.prompt_ids,
                 resume_ids=job.committed.token_ids if job.committed is not None else (),
             )
             choices.append(ChoiceStream(self._call(message, _timeout_s(job)), index, prompt_field))
@@ -248,6 +249,7 @@ def _joined(parts: Sequence[Tokens]) -> Tokens:
         token_ids=tuple(token for part in parts for token in part.token_ids),
         finish_reason=parts[-1].finish_reason,
         margins=tuple(margin for part in parts for margin in part.margins),
+        prompt_token_ids=parts[0].prompt_token_ids,
     )
 
 

@@ -64,6 +64,7 @@ class ChoiceStream:
             token_ids=response.token_ids,
             finish_reason=finish_reason,
             margins=response.margins,
+            prompt_token_ids=response.prompt_ids,
         )
 
 

@@ -34,6 +34,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: tuple[int, ...]
     finish_reason: str
     margins: tuple[float, ...] = ()
+    prompt_ids: tuple[int, ...] = ()
 
 
 class RelayedPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,8 @@ _Fingerprint = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[\w.-]*\Z"
 
 class EngineFacts(msgspec.Struct, frozen=True):
     """A model's description of its engine. `openai`: it accepts whole OpenAI requests, too. `adaptive`: see `Job`,
-    `fingerprint`: see `Upstream`. Older engines do not report the last two."""
+    `fingerprint`: see `Upstream`. `prompt_ids`: it returns the token ids of prompts on request. Older engines do not
+    report the last three."""
 
     engine: str
     max_draft_length: int
@@ -58,6 +60,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     version: str = ""
     adaptive: bool = False
     fingerprint: _Fingerprint = ""
+    prompt_ids: bool = False
 
 
 def infer_request(
@@ -69,11 +72,12 @@ def infer_request(
     seed: int,
     adaptive: bool = False,
     margins: bool = False,
+    prompt_ids: bool = False,
     resume_ids: Sequence[int] = (),
 ) -> service_pb2.ModelInferRequest:
-    """The request message for one answer (choice) of `request`; `adaptive` and `margins` as in `Job`. `resume_ids` are
-    the tokens that the client already has: the model counts them towards the limit and in the usage, and its text
-    continues after theirs."""
+    """The request message for one answer (choice) of `request`; `adaptive` and `margins` as in `Job`. `prompt_ids`
+    requests the token ids of the prompt, which older engines refuse. `resume_ids` are the tokens that the client
+    already has: the model counts them towards the limit and in the usage, and its text continues after theirs."""
     message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     add = _Inputs(message)
@@ -97,6 +101,8 @@ def infer_request(
         add.texts("stop", [text.encode() for text in request.stop])
     if margins:
         add.numbers("margins", "BOOL", "?", (True,))
+    if prompt_ids:
+        add.numbers("prompt_ids", "BOOL", "?", (True,))
     if resume_ids:
         add.numbers("resume_ids", "INT32", "i", resume_ids)
     return message
@@ -165,6 +171,7 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
             token_ids=_integers(outputs["token_ids"]),
             finish_reason=_finish_reason(outputs["finish_reason"]),
             margins=_floats(outputs["margins"]) if "margins" in outputs else (),
+            prompt_ids=_integers(outputs["prompt_ids"]) if "prompt_ids" in outputs else (),
         )
     except (KeyError, ValueError, struct.error) as exc:
         raise _broken_contract(exc) from None

@@ -11,6 +11,8 @@ import httpx
 import psutil
 import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_engine.embedded import TARGET_DIR
+from slipstream_engine.tokenizer import Tokenizer
 from slipstream_gateway.capture.store import CaptureStore
 
 from tests.gateway.capture.captures import rows_of
@@ -86,19 +88,24 @@ def serve(tmp_path: Path, triton_endpoint: str) -> Iterator[Callable[..., Served
 def test_answers_are_captured_with_their_tokens(serve: Callable[..., Served], tmp_path: Path) -> None:
     store = CaptureStore.at(str(tmp_path / "captures"))
     served = serve("{share: 1, words: [Ada Kowalska]}", str(tmp_path / "captures"))
+    # Before its first probe a server is not known to return the tokens of prompts.
+    eventually(lambda: served.ask(max_tokens=1).json()["system_fingerprint"], "the server has described itself")
     answer = served.ask().json()["choices"][0]["message"]["content"]
     served.ask(stream=True)
     served.ask(SUMMARY.replace(NAME, "Ada Kowalska"))
     served.stop()
-    whole, streamed, redacted = rows_of(store)
+    *_, whole, streamed, redacted = rows_of(store)
     assert whole["answer"] == streamed["answer"] == answer
     assert whole["token_ids"] == streamed["token_ids"]
     assert len(whole["token_ids"]) == whole["output_tokens"] == 32
+    assert whole["prompt_token_ids"] == streamed["prompt_token_ids"]
+    messages = [{"role": "user", "content": SUMMARY}]
+    assert tuple(whole["prompt_token_ids"]) == Tokenizer.load(TARGET_DIR).render_chat(messages)
     assert whole["finish_reason"] == "length"
     assert whole["request_class"].startswith("summarization/")
     assert whole["target"].startswith("embedded:target")
     assert whole["fingerprint"]
-    assert redacted["token_ids"] is None
+    assert (redacted["token_ids"], redacted["prompt_token_ids"]) == (None, None)
     assert "my name is [word]." in redacted["request"]
     assert "Kowalska" not in str(redacted)
     mode = {path.stat().st_mode & 0o777 for path in (tmp_path / "captures").rglob("*.parquet")}
