@@ -15,6 +15,7 @@ from slipstream_gateway.api.access_control import AccessControl
 from slipstream_gateway.app.implementations import build_access, classifier, configuration, outcome_store
 from slipstream_gateway.app.implementations import connect as connect_server
 from slipstream_gateway.capture.channel import CaptureChannel
+from slipstream_gateway.capture.copies import captures_of
 from slipstream_gateway.conformance import Conformance
 from slipstream_gateway.console.recent_traffic import RecentTraffic
 from slipstream_gateway.decide.estimate import ArmComparisons, Learner
@@ -94,6 +95,8 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
     recorders = [telemetry.recorder, recent_traffic, *([AuditRecorder(audit)] if audit.is_on else [])]
     resumptions = Resumptions(fleet=fleet, retries=retries, deadlines=settings.deadlines)
     capture = None if settings.capture_store is None else CaptureChannel(settings.capture_store)
+    if capture is not None:
+        fleet.on_swap(lambda _, after: capture.configure(captures_of(after.table)))
     dispatcher = Dispatcher(
         fleet=fleet,
         cold_starts=ColdStarts(fleet, max_held=settings.limits.max_queued),

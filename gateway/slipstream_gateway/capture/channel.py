@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -44,15 +44,24 @@ class CaptureChannel:
         writer = (sys.executable, "-m", "slipstream_gateway.capture.writer", location)
         self._command = tuple(command or writer)
         self._pipe: asyncio.WriteTransport | None = None
-        self._configured: dict[str, Capture] = {}
+        self._captures: dict[str, Capture] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._frames: list[bytes] = []
         self._unread_bytes = 0
         self._sent: Counter[str] = Counter()
         self._counts: Counter[tuple[str, Result]] = Counter()
 
-    def send(self, captured: Captured, capture: Capture) -> None:
-        """Send one answer of a pair with the settings `capture`. The pipe gets the answers of `SEND_S` at once, which
-        costs each of them less."""
+    def configure(self, captures: Mapping[str, Capture]) -> None:
+        """The settings of all pairs that have some. The writer knows them before an answer, since files may have to be
+        deleted earlier now."""
+        changed = {pair: capture for pair, capture in captures.items() if self._captures.get(pair) != capture}
+        self._captures = dict(captures)
+        if self._pipe is not None:
+            self._append_settings(changed, self._pipe)
+
+    def send(self, captured: Captured) -> None:
+        """Send one answer of a pair with settings. The pipe gets the answers of `SEND_S` at once, which costs each of
+        them less."""
         pipe, pair = self._pipe, captured.pair
         if pipe is None:
             self.drop(pair, Result.WRITER_GONE)
@@ -61,17 +70,22 @@ class CaptureChannel:
         if self._unread_bytes + len(frame[1]) > MAX_BUFFERED_BYTES:
             self.drop(pair, Result.WRITER_BUSY)
             return
-        if not self._frames:
-            asyncio.get_running_loop().call_later(SEND_S, self._flush, pipe)
-        if self._configured.get(pair) is not capture:
-            self._configured[pair] = capture
-            self._frames += encode_frame(Configured(pair=pair, capture=capture))
+        self._append(frame, pipe)
+        self._sent[pair] += 1
+
+    def _append_settings(self, captures: Mapping[str, Capture], pipe: asyncio.WriteTransport) -> None:
+        for pair, capture in captures.items():
+            self._append(encode_frame(Configured(pair=pair, capture=capture)), pipe)
+
+    def _append(self, frame: tuple[bytes, bytes], pipe: asyncio.WriteTransport) -> None:
         self._frames += frame
         self._unread_bytes += len(frame[1])
-        self._sent[pair] += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SEND_S, self._flush, pipe)
 
     def _flush(self, pipe: asyncio.WriteTransport) -> None:
         """Hand the waiting frames to the pipe. What the writer has not read stays in its buffer, and counts."""
+        self._timer = None
         if pipe is not self._pipe or pipe.is_closing():
             return
         if self._frames:
@@ -79,7 +93,7 @@ class CaptureChannel:
             self._frames.clear()
         self._unread_bytes = pipe.get_write_buffer_size()
         if self._unread_bytes:
-            asyncio.get_running_loop().call_later(SEND_S, self._flush, pipe)
+            self._timer = asyncio.get_running_loop().call_later(SEND_S, self._flush, pipe)
 
     def drop(self, pair: str, result: Result) -> None:
         """Count an answer that is not sent."""
@@ -103,7 +117,10 @@ class CaptureChannel:
         pause_s, loop = _FIRST_PAUSE_S, asyncio.get_running_loop()
         while True:
             began_s = loop.time()
-            status = await self._run()
+            try:
+                status = await self._run()
+            except Exception as exc:  # the task's top: the next start may succeed
+                status = repr(exc)
             _log.error("the capture writer ended with status %s; it is started again", status)
             pause_s = _FIRST_PAUSE_S if loop.time() - began_s > _LASTING_S else min(2 * pause_s, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause_s)
@@ -115,14 +132,12 @@ class CaptureChannel:
         except OSError as exc:
             return str(exc)
         self._pipe = pipe
+        self._append_settings(self._captures, pipe)
         try:
             await self._read_reports(process)
             return await process.wait()
         finally:
-            self._flush(pipe)
-            self._pipe, self._unread_bytes = None, 0
-            self._configured.clear()
-            self._frames.clear()
+            self._end(pipe)
             await asyncio.shield(self._close(process, pipe))
 
     async def _start(self) -> tuple[asyncio.subprocess.Process, asyncio.WriteTransport]:
@@ -138,6 +153,16 @@ class CaptureChannel:
             pipe, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, end)
             stack.pop_all()  # the transport closes it
         return process, pipe
+
+    def _end(self, pipe: asyncio.WriteTransport) -> None:
+        """Hand over what waits, and send nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flush(pipe)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._pipe, self._unread_bytes = None, None, 0
+        self._frames.clear()
 
     async def _read_reports(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -157,6 +182,7 @@ class CaptureChannel:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+        await self._read_reports(process)  # what it had written before
         await process.wait()
         for pair, count in self._sent.items():
             if count > 0:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from slipstream_core.manifest.capture import Capture
 from slipstream_core.manifest.objects import SpeculationPolicy
-from slipstream_core.manifest.table import Route
-from slipstream_core.types import Decision, GenerationRequest
+from slipstream_core.manifest.table import Route, RoutingTable
+from slipstream_core.types import Decision, Endpoint, GenerationRequest
 
 from slipstream_gateway.capture.frames import Captured
 from slipstream_gateway.upstreams.base import Piece, Tokens, Usage
@@ -40,13 +41,20 @@ def is_drawn(
     request: GenerationRequest, policy: SpeculationPolicy | None, *, request_class: str, key_id: str, draw: float
 ) -> bool:
     """Whether the answer to `request` is kept. `draw` in [0, 1) is compared with the share of the class; `key_id` is
-    the public id of the caller's key, empty without one. Several answers to one request are never kept."""
+    the public id of the caller's key, empty without one. Several answers to one request are never kept, nor are those
+    of the Responses API."""
     capture = None if policy is None else policy.spec.capture
-    if capture is None or request.choices > 1 or request.capture is False:
+    if capture is None or request.choices > 1 or request.capture is False or request.endpoint is Endpoint.RESPONSES:
         return False
     if (capture.consent == "required" and not request.capture) or key_id in capture.exclude_keys:
         return False
     return draw < capture.share_of(request_class)
+
+
+def captures_of(table: RoutingTable) -> dict[str, Capture]:
+    """The settings of each pair whose policy has some."""
+    found = {route.pair.metadata.key: route.policy for route in table.routes.values() if route.policy is not None}
+    return {pair: policy.spec.capture for pair, policy in found.items() if policy.spec.capture is not None}
 
 
 def captured(

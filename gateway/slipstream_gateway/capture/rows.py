@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -53,6 +53,8 @@ the answer has neither reasoning nor tool calls. `key` is the public id of an AP
 `token_ids` are null where the server returned none, and where a text was redacted, since ids would show it: the texts
 can be tokenized again. `rejected_at` is as in `Captured`. `redactions` counts the replaced texts."""
 _KEPT = ("messages", "tools", "prompt", "input", "instructions")
+_MEDIA = frozenset({"image_url", "audio_url", "video_url", "input_audio", "input_image", "image_embeds", "file"})
+_OF_NO_PROMPT = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
 _COPIED = (
     "pair", "model", "target", "fingerprint", "key", "request_class", "arm", "draft_length", "temperature", "top_p",
     "endpoint", "prompt_tokens", "output_tokens", "drafted", "accepted", "steps", "rejected_at",
@@ -73,18 +75,24 @@ class Redactors:
 
 
 def row_of(captured: Captured, redactor: Redactor) -> Row:
-    """The redacted row. Raises `ValueError` if the request or the answer is not in OpenAI's form."""
-    before = redactor.redactions
-    request = redactor.json(_without_media(_request_of(captured.request)))
+    """The redacted row. Raises `ValueError` if the request or the answer is not in OpenAI's form, or if only both
+    together, or parts of a message together, have something to redact."""
+    fields = _fields_of(captured.request)
     texts, finish_reason = _answer_of(captured)
+    if any(redactor.hides_across(neighbours) for neighbours in _neighbours(fields, texts.get("content", ""))):
+        raise ValueError("a text to redact is spread over several texts")
+    before = redactor.redactions
+    # Servers may render more fields than those that are kept, and the ids of the prompt would show them.
+    request = redactor.json({name: value for name, value in fields.items() if name not in _OF_NO_PROMPT})
     redacted = {part: redactor.text(text) for part, text in texts.items()}
+    redactions = redactor.redactions - before
     is_text = set(texts) <= {"content"}
-    is_exact = is_text and redactor.redactions == before
+    is_exact = is_text and not redactions
     return {
         **{name: getattr(captured, name) for name in _COPIED},
         "id": redactor.text(captured.request_id),
         "time": round(1000 * captured.time_s),
-        "request": msgspec.json.encode(request).decode(),
+        "request": msgspec.json.encode({name: request[name] for name in _KEPT if name in request}).decode(),
         "reasoning": redacted.pop("reasoning", None),
         "answer": "\n".join(redacted.values()),
         "is_text": is_text,
@@ -92,7 +100,7 @@ def row_of(captured: Captured, redactor: Redactor) -> Row:
         "prompt_token_ids": list(captured.prompt_token_ids) if is_exact and captured.prompt_token_ids else None,
         "token_ids": list(captured.token_ids) if is_exact and captured.token_ids else None,
         "rejected_at": list(captured.rejected_at),
-        "redactions": redactor.redactions - before,
+        "redactions": redactions,
     }
 
 
@@ -100,17 +108,21 @@ def table_of(rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=SCHEMA)
 
 
-def _request_of(body: bytes) -> Mapping[str, Any]:
+def _fields_of(body: bytes) -> dict[str, Any]:
+    """The body, without the media in its messages."""
     fields = msgspec.json.decode(body)
     if not isinstance(fields, dict):
         raise ValueError("the request is not a JSON object")
-    if not isinstance(fields.get("prompt", ""), str):
+    prompt = fields.get("prompt", "")
+    if isinstance(prompt, list) and len(prompt) == 1:
+        fields["prompt"] = prompt = prompt[0]
+    if not isinstance(prompt, str):
         raise ValueError("the prompt is no text: its token ids cannot be redacted")
-    return {name: fields[name] for name in _KEPT if name in fields}
+    return {name: _without_media(value) if name in ("messages", "input") else value for name, value in fields.items()}
 
 
 def _without_media(node: Any) -> Any:
-    """`node` without the content of images, audio and files: a part of a message that is no text keeps its type."""
+    """`node` without the content of images, audio and files: of such a part of a message the type is left."""
     if isinstance(node, list):
         return [_without_media(item) for item in node]
     if not isinstance(node, dict):
@@ -118,7 +130,24 @@ def _without_media(node: Any) -> Any:
     kind = node.get("type")
     if isinstance(kind, str) and any(word in kind for word in ("image", "audio", "video", "file")):
         return {"type": kind}
+    if media := sorted(_MEDIA & node.keys()):
+        return {"type": media[0]}
     return {name: _without_media(value) for name, value in node.items()}
+
+
+def _neighbours(fields: Mapping[str, Any], answer: str) -> Iterator[Sequence[str]]:
+    """Texts that the model sees as one: the parts of a message, and a text that the answer continues."""
+    messages = fields.get("messages")
+    last = ""
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            parts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+            if len(parts) > 1:
+                yield parts
+        last = content if isinstance(content, str) and message.get("role") == "assistant" else ""
+    if text := fields.get("prompt") or last:
+        yield text, answer
 
 
 def _answer_of(captured: Captured) -> tuple[Mapping[str, str], str]:
@@ -127,4 +156,6 @@ def _answer_of(captured: Captured) -> tuple[Mapping[str, str], str]:
         return {"content": captured.text}, captured.finish_reason
     reader = AnswerReader(stream=captured.stream)
     reader.feed(b"".join(captured.wire))
+    if not reader.texts and reader.finish_reason is None:
+        raise ValueError("the answer has no text")
     return reader.texts, reader.finish_reason or captured.finish_reason

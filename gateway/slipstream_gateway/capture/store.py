@@ -15,6 +15,7 @@ import posixpath
 import re
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -27,6 +28,7 @@ from slipstream_core.errors import CommandError
 _S3 = "s3://"
 _AUDIT, _DATE = "audit", "date="
 _PATH = re.compile(r"(?P<pair>[^/]+)/date=(?P<date>[\d-]{10})/[0-9a-f]+-(?P<days>\d{1,4})d\.parquet")
+_PAIR = re.compile(r"(?:[a-z0-9-]+[/.])?[a-z0-9-]+")
 _CONNECT_TIMEOUT_S, _REQUEST_TIMEOUT_S = 5.0, 30.0
 _OPTIONS = frozenset({"endpoint_override", "region", "scheme"})
 
@@ -57,7 +59,10 @@ class CaptureStore:
             return cls(pafs.LocalFileSystem(), location)
         url = urlsplit(location)
         options = dict(parse_qsl(url.query))
-        files = pafs.S3FileSystem(connect_timeout=_CONNECT_TIMEOUT_S, request_timeout=_REQUEST_TIMEOUT_S, **options)
+        try:
+            files = pafs.S3FileSystem(connect_timeout=_CONNECT_TIMEOUT_S, request_timeout=_REQUEST_TIMEOUT_S, **options)
+        except (pa.ArrowException, OSError) as exc:
+            raise CommandError(f"{location}: {exc}") from exc
         return cls(files, posixpath.join(url.netloc, url.path.strip("/")).rstrip("/"))
 
     def put(self, pair: str, date: datetime.date, data: bytes, *, retention_days: int) -> None:
@@ -72,12 +77,25 @@ class CaptureStore:
         name = f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}.json"
         self._put(posixpath.join(self._root, _AUDIT), name, msgspec.json.encode(line) + b"\n")
 
-    def files(self, pair: str | None = None) -> list[StoredFile]:
-        """The files of a pair, or all, by their date."""
-        folder = self._root if pair is None else posixpath.join(self._root, folder_of(pair))
-        selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
-        found = [self._file_of(info) for info in self._files.get_file_info(selector) if info.is_file]
+    def files(self, pair: str | None = None, date: datetime.date | None = None) -> list[StoredFile]:
+        """The files of a pair, or of one of its days, or all, by their date. Raises `CommandError` if `pair` is no name
+        of a pair."""
+        if pair is None:
+            folder = self._root
+        elif _PAIR.fullmatch(pair):
+            day = "" if date is None else f"{_DATE}{date.isoformat()}"
+            folder = posixpath.join(self._root, folder_of(pair), day).rstrip("/")
+        else:
+            raise CommandError(f"a pair is [NAMESPACE/]NAME, got {pair!r}", exit_code=2)
+        found = [self._file_of(info) for info in self._listed(folder)]
         return sorted((file for file in found if file is not None), key=lambda file: (file.pair, file.date, file.path))
+
+    def delete_leftovers(self, before_s: float) -> None:
+        """Delete what writers that were killed have not finished before `before_s`, in seconds since 1970."""
+        for info in self._listed(self._root):
+            if info.base_name.startswith(".") and info.mtime is not None and info.mtime.timestamp() < before_s:
+                with suppress(FileNotFoundError):
+                    self._files.delete_file(info.path)
 
     def read(self, file: StoredFile, columns: Iterable[str] | None = None) -> pa.Table:
         """The rows of a file. Raises `OSError` also if it is damaged."""
@@ -97,21 +115,25 @@ class CaptureStore:
         self._files.delete_file(file.path)
 
     def _put(self, folder: str, name: str, data: bytes) -> None:
-        path, hidden = posixpath.join(folder, name), posixpath.join(folder, f".{name}")
-        is_local = isinstance(self._files, pafs.LocalFileSystem)
-        if is_local:
-            self._files.create_dir(folder)
+        if not isinstance(self._files, pafs.LocalFileSystem):
+            with self._files.open_output_stream(posixpath.join(folder, name)) as sink:
+                sink.write(data)  # S3 stores the object when the stream is closed
+            return
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        hidden = posixpath.join(folder, f".{name}")
         try:
-            with self._files.open_output_stream(
-                hidden if is_local else path
-            ) as sink:  # S3 stores an object at its close
-                sink.write(data)
-            if is_local:
-                self._files.move(hidden, path)
+            with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(data)
+            os.rename(hidden, posixpath.join(folder, name))
         except OSError:
-            if is_local and self._files.get_file_info(hidden).is_file:
-                self._files.delete_file(hidden)
+            with suppress(OSError):
+                os.unlink(hidden)
             raise
+
+    def _listed(self, folder: str) -> list[Any]:
+        """All files below `folder`."""
+        selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
+        return [info for info in self._files.get_file_info(selector) if info.is_file]
 
     def _file_of(self, info: Any) -> StoredFile | None:
         found = _PATH.fullmatch(info.path.removeprefix(self._root).lstrip("/"))
@@ -140,6 +162,8 @@ def check_location(location: str) -> str:
     if unknown := sorted(dict(parse_qsl(url.query)).keys() - _OPTIONS):
         known = ", ".join(sorted(_OPTIONS))
         raise CommandError(f"{location}: unknown parameter {unknown[0]} (known: {known})", exit_code=2)
+    if (scheme := dict(parse_qsl(url.query)).get("scheme", "https")) not in ("http", "https"):
+        raise CommandError(f"{location}: scheme is http or https, got {scheme!r}", exit_code=2)
     return location
 
 

@@ -11,12 +11,14 @@ import errno
 import logging
 import os
 import select
+import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import msgspec
+import pyarrow as pa
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest.capture import Capture
 
@@ -27,11 +29,33 @@ from slipstream_gateway.capture.store import CaptureStore, folder_of, parquet
 FLUSH_S = 30.0
 FLUSH_ROWS = 2048
 FLUSH_BYTES = 32 * 1024 * 1024
+PATIENCE_S = 5.0
 _CLEAN_S = 3600.0
+_LEFT_S = 600.0
 _TRIES, _PAUSE_S = 2, 1.0
 _READ_BYTES = 1024 * 1024
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _log = logging.getLogger(__name__)
+
+
+class _TooSlowError(Exception):
+    """The patterns of a policy take too long for one answer."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises `_TooSlowError` inside the context after `seconds`. In the main thread of a process only."""
+
+    def interrupt(*_: object) -> None:
+        raise _TooSlowError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
+        signal.signal(signal.SIGALRM, before)
 
 
 class _Pending:
@@ -55,10 +79,11 @@ class Writer:
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
         sleep: Callable[[float], None] = time.sleep,
         flush_s: float = FLUSH_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._store, self._report = store, report
         self._clock_s, self._now, self._sleep = clock_s, now, sleep
-        self._flush_s = flush_s
+        self._flush_s, self._patience_s = flush_s, patience_s
         self._captures: dict[str, Capture] = {}
         self._redactors = Redactors()
         self._pending: dict[str, _Pending] = {}
@@ -94,8 +119,12 @@ class Writer:
     def _add(self, captured: Captured) -> None:
         pair = captured.pair
         try:
-            row = row_of(captured, self._redactors.of(pair, self._captures[pair]))
-        except (ValueError, KeyError, RecursionError):  # their messages may quote the answer
+            with time_limit(self._patience_s):
+                row = row_of(captured, self._redactors.of(pair, self._captures[pair]))
+        except _TooSlowError:
+            self._tell(pair, Result.TOO_SLOW, 1)
+            return
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # their messages may quote the answer
             self._tell(pair, Result.UNREADABLE, 1)
             return
         pending = self._pending.setdefault(pair, _Pending(self._clock_s()))
@@ -106,8 +135,11 @@ class Writer:
 
     def _flush(self, pair: str) -> None:
         rows = self._pending.pop(pair).rows
-        data = parquet(table_of(rows))
-        self._tell(pair, self._write(pair, data), len(rows))
+        good = _storable(rows)
+        if len(good) < len(rows):
+            self._tell(pair, Result.UNREADABLE, len(rows) - len(good))
+        if good:
+            self._tell(pair, self._write(pair, parquet(table_of(good))), len(good))
 
     def _write(self, pair: str, data: bytes) -> Result:
         today, capture = self._now().date(), self._captures[pair]
@@ -129,20 +161,26 @@ class Writer:
 
     def _used_bytes(self, pair: str, date: datetime.date) -> int:
         """The size of the pair's files of one day, of all gateways."""
-        return sum(file.size_bytes for file in self._store.files(pair) if file.date == date)
+        return sum(file.size_bytes for file in self._store.files(pair, date))
 
     def _clean(self) -> None:
         """Delete the files of all pairs that are older than they may get."""
         days = {folder_of(pair): capture.retention_days for pair, capture in self._captures.items()}
         today = self._now().date()
         try:
-            for file in self._store.files():
-                kept_days = min(file.retention_days, days.get(file.pair, file.retention_days))
-                if (today - file.date).days > kept_days:
-                    with suppress(FileNotFoundError):  # another gateway's writer was faster
-                        self._store.delete(file)
+            self._store.delete_leftovers(self._now().timestamp() - _LEFT_S)
+            files = self._store.files()
         except OSError as exc:
             self._say_failing(exc)
+            return
+        for file in files:
+            if (today - file.date).days >= min(file.retention_days, days.get(file.pair, file.retention_days)):
+                try:
+                    self._store.delete(file)
+                except FileNotFoundError:
+                    pass  # another gateway's writer was faster
+                except OSError as exc:
+                    self._say_failing(exc)
 
     def _say_failing(self, error: OSError) -> None:
         if not self._failing:
@@ -151,6 +189,18 @@ class Writer:
 
     def _tell(self, pair: str, result: Result, count: int) -> None:
         self._report(Report(pair=pair, result=result, count=count))
+
+
+def _storable(rows: list[Row]) -> list[Row]:
+    """The rows whose values fit into the columns."""
+    good = []
+    for row in rows:
+        try:
+            table_of([row])
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            continue
+        good.append(row)
+    return good
 
 
 def run(writer: Writer, descriptor: int) -> None:
@@ -169,14 +219,16 @@ def run(writer: Writer, descriptor: int) -> None:
 
 
 def print_report(report: Report) -> None:
-    os.write(1, msgspec.json.encode(report) + b"\n")
+    with suppress(OSError):  # the gateway is gone, and what it has sent is still to be written
+        os.write(1, msgspec.json.encode(report) + b"\n")
 
 
 def main(arguments: list[str]) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     os.umask(0o077)
     # It runs when requests leave a processor free. What it does not manage is dropped and counted.
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with suppress(OSError):  # not permitted everywhere
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     try:
         store = CaptureStore.at(*arguments)
     except CommandError as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -30,6 +31,7 @@ from slipstream_gateway.request.outcome import Recorder, Tracer
 from slipstream_gateway.request.retry_budget import RetryBudget
 
 _RETRY_INCOMPLETE_S = 5.0
+_log = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -95,8 +97,8 @@ class Dispatcher:
             call.timer.close()
             self._leave(call, snapshot, place)
             self._record(call)
-            if call.copy is not None:
-                self._keep(call, call.copy, snapshot)
+            if call.copy is not None and self._capture is not None:
+                self._keep(call, call.copy, self._capture)
 
     def explain(
         self,
@@ -188,28 +190,30 @@ class Dispatcher:
             draw=self._draws.capture(context.request_id),
         )
 
-    def _keep(self, call: Call, copy: AnswerCopy, snapshot: Snapshot) -> None:
-        """Sends a whole answer of one server to the capture writer."""
-        served, decision = snapshot.by_name.get(call.request.model), call.decision
-        if call.status != "ok" or call.attempts != 1 or decision is None or served is None or self._capture is None:
-            return
-        policy = served.route.policy
-        if policy is None or policy.spec.capture is None:
+    def _keep(self, call: Call, copy: AnswerCopy, capture: CaptureChannel) -> None:
+        """Sends a whole answer of the serving revision to the capture writer. Never raises."""
+        served, decision = self._fleet.current.by_name.get(call.request.model), call.decision
+        if call.status != "ok" or call.resumed or served is None or decision is None or decision.revision:
+            capture.drop(call.pair, Result.INCOMPLETE)
             return
         if copy.is_too_large:
-            self._capture.drop(call.pair, Result.TOO_LARGE)
+            capture.drop(call.pair, Result.TOO_LARGE)
             return
-        frame = captured(
-            copy,
-            request=call.request,
-            route=served.route,
-            decision=decision,
-            usage=call.usage,
-            fingerprint=call.fingerprint,
-            request_id=call.context.request_id,
-            key_id=call.context.caller.key_id,
-        )
-        self._capture.send(frame, policy.spec.capture)
+        try:
+            frame = captured(
+                copy,
+                request=call.request,
+                route=served.route,
+                decision=decision,
+                usage=call.usage,
+                fingerprint=call.fingerprint,
+                request_id=call.context.request_id,
+                key_id=call.context.caller.key_id,
+            )
+            capture.send(frame)
+        except Exception:  # the answer is sent, and its request must not fail
+            _log.exception("an answer could not be captured")
+            capture.drop(call.pair, Result.FAILED)
 
     def _pending(self, call: Call, served: ServedRoute, judged: Judged) -> PendingObservation | None:
         """The observation to record, None if the request must not be learnt from, and does not go to a new revision

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from slipstream_core.manifest.capture import Capture
 
+from slipstream_gateway.capture.copies import captures_of
 from slipstream_gateway.fleet.snapshot import Snapshot
 from slipstream_gateway.request.outcome import Outcome, Recorder
 
@@ -178,18 +179,11 @@ def swaps(audit: Audit) -> Callable[[Snapshot | None, Snapshot], None]:
             audit.event("kill", who="configuration", pair=pair)
         for pair in sorted(killed - after.killed):
             audit.event("unkill", who="configuration", pair=pair)
-        old, new = _captures(before), _captures(after)
+        old, new = {} if before is None else captures_of(before.table), captures_of(after.table)
         for pair in sorted(pair for pair in old.keys() | new.keys() if old.get(pair) != new.get(pair)):
             audit.event("capture", who="configuration", pair=pair, **_summary(new.get(pair)))
 
     return swapped
-
-
-def _captures(snapshot: Snapshot | None) -> dict[str, Capture]:
-    """What each pair's policy captures."""
-    routes = () if snapshot is None else snapshot.table.routes.values()
-    found = {route.pair.metadata.key: route.policy for route in routes if route.policy is not None}
-    return {pair: policy.spec.capture for pair, policy in found.items() if policy.spec.capture is not None}
 
 
 def _summary(capture: Capture | None) -> dict[str, str | int | float | bool]:

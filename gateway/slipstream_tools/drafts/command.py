@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import getpass
 import json
+import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
+from typing import TextIO
 
 from slipstream_core.errors import CommandError
 from slipstream_gateway.capture.store import CaptureStore
@@ -57,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     store = CaptureStore.at(args.store)
     try:
         actions[args.action](store, args)
+    except BrokenPipeError:
+        raise  # the reader of the output has enough
     except OSError as exc:
         raise CommandError(f"{args.store}: {exc.strerror or exc}") from exc
     return 0
@@ -77,27 +83,63 @@ def _stats(store: CaptureStore, args: argparse.Namespace) -> None:
 
 
 def _export(store: CaptureStore, args: argparse.Namespace) -> None:
-    with ExitStack() as stack:
-        output = sys.stdout
-        if args.output is not None:
-            try:
-                output = stack.enter_context(args.output.open("x", encoding="utf-8"))
-            except OSError as exc:
-                raise CommandError(f"{args.output}: {exc.strerror or exc}") from exc
-        counts = export.write(Selection.of(args).tables(store), args.format, output)
-    if not counts.written and not counts.left_out:
+    """The store gets its note first: an export is on record also if it ends early."""
+    selection = Selection.of(args)
+    if not any(table.num_rows for table in selection.tables(store, ("request_class",))):
         raise nothing_found(args)
+    since = None if args.since is None else args.since.isoformat()
+    chosen = {"pair": args.pair, "request_class": args.request_class, "since": since}
+    store.note("export", user=_user(), format=args.format, **chosen)
+    if args.output is None:
+        counts = export.write(selection.tables(store), args.format, sys.stdout)
+    else:
+        with _new_file(args.output) as output:
+            counts = export.write(selection.tables(store), args.format, output)
     print(export.summary(counts), file=sys.stderr)
-    store.note("export", format=args.format, pair=args.pair, request_class=args.request_class, answers=counts.written)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[TextIO]:
+    """A new file for its owner alone, which is there once it is whole. Raises `CommandError`."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "the file exists")
+        descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                yield file
+            hidden.rename(path)
+        finally:
+            hidden.unlink(missing_ok=True)
+    except OSError as exc:
+        raise CommandError(f"{path}: {exc.strerror or exc}") from exc
 
 
 def _forget(store: CaptureStore, args: argparse.Namespace) -> None:
     if (args.key is None) == (args.before is None):
         raise CommandError("give --key ID or --before DATE.", exit_code=2)
-    deleted = forget.forget(store, args.pair, key=args.key, before=args.before)
     before = None if args.before is None else args.before.isoformat()
-    store.note("forget", key=args.key, before=before, pair=args.pair, answers=deleted)
-    print(f"{deleted} answers deleted", file=sys.stderr)
+    done = forget.forget(store, args.pair, key=args.key, before=args.before)
+    if done.files:
+        counts = {"files": done.files, "answers": done.answers if args.key else None}
+        store.note("forget", user=_user(), key=args.key, before=before, pair=args.pair, **counts)
+        what = f"{done.answers} answers in {done.files} files" if args.key else f"{done.files} files"
+        print(f"{what} deleted", file=sys.stderr)
+    if done.errors:
+        raise CommandError("\n".join(done.errors))
+    if not done.files:
+        raise CommandError(
+            f"{args.store} has no captured answers {f'of the key {args.key}' if args.key else f'before {before}'}."
+        )
+
+
+def _user() -> str:
+    """The name of this process's user, for the record."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return str(os.getuid())
 
 
 def _date(text: str) -> date:

@@ -33,10 +33,19 @@ ALL = Capture()
         ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "[secret]"),
         ("AKIAIOSFODNN7EXAMPLE", "[secret]"),
         ("Authorization: Bearer abc.def-ghi_jkl", "[secret]"),
-        ('{"password": "hunter2hunter2"}', '{"[secret]"}'),
+        ('{"password": "hunter2hunter2"}', '{"[secret]}'),
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "[secret]"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "[secret]"),
         ("-----BEGIN PRIVATE KEY-----\nMIIE and no end", "[secret]"),
+        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nlQ\n-----END PGP PRIVATE KEY BLOCK-----", "[secret]"),
+        ("postgres://admin:S3cretPass@localhost/db", "postgres://[secret]@localhost/db"),
+        ("myPassword=hunter2", "my[secret]"),
+        ('password = "correct horse battery staple" ok', "[secret] ok"),
+        ("4111\u00a01111\u200b1111\u20111111", "[card]"),
+        ("4111  1111  1111  1111", "[card]"),
+        ("IBAN DE89\u00a03704\u00a00044\u00a00532\u00a00130\u00a000", "IBAN [iban]"),
+        ("\uff0b48\u202f600 700 800", "[phone]"),
+        ("ada\uff20example.com", "[email]"),
     ],
 )
 def test_known_kinds_are_replaced(text: str, expected: str) -> None:
@@ -70,6 +79,55 @@ def test_patterns_and_words_of_the_policy_are_replaced() -> None:
     capture = Capture(patterns=(Redaction(name="ticket", pattern=r"T-\d+"),), words=("Jane Doe", "Miller"))
     text = "T-12 is of JANE DOE, not of Jane or Millerton, but of Miller."
     assert Redactor(capture).text(text) == "[ticket] is of [word], not of Jane or Millerton, but of [word]."
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Jos\u00e9 N\u00fa\u00f1ez",
+        "Jose\u0301 Nu\u0301n\u0303ez",
+        "JOS\u00c9\n N\u00da\u00d1EZ",
+        "Jos\u00e9\u00a0N\u00fa\u00f1ez",
+    ],
+)
+def test_words_are_found_in_every_form(name: str) -> None:
+    assert Redactor(Capture(words=("Jos\u00e9 N\u00fa\u00f1ez",))).text(f"Hi {name}!") == "Hi [word]!"
+
+
+@pytest.mark.parametrize("around", ["{}", "Arguments: {}", "[{}, 1]", "{{{}"])
+def test_json_inside_a_text_is_redacted(around: str) -> None:
+    """Escapes stand beside secrets, and inside them."""
+    redactor = Redactor(Capture(words=("Jos\u00e9",)))
+    secrets = ["+44 20 7946 0958", "DE89370400440532013000", "password: hunter2hunter2", "sk-abcdefghijklmnop1234"]
+    secrets += ["Jos\u00e9", "2001:db8::1", "jane@example.org", "4111 1111 1111 1111"]
+    text = around.format(json.dumps({"note": "Hello\n" + "\n".join(secrets) + "\n"}))
+    found = redactor.text(text)
+    assert redactor.redactions >= len(secrets)
+    assert not any(secret in found or json.dumps(secret)[1:-1] in found for secret in secrets)
+
+
+def test_values_of_secret_fields_are_replaced() -> None:
+    data = {"password": "hunter2", "max_tokens": 5, "properties": {"token": {"type": "string"}}}
+    assert Redactor(ALL).json(data) == {**data, "password": "[secret]"}
+
+
+def test_own_patterns_apply_to_every_number() -> None:
+    assert Redactor(Capture(patterns=(Redaction(name="id", pattern=r"\b\d{6}\b"),))).json([123456, 1234]) == [
+        "[id]",
+        1234,
+    ]
+
+
+def test_what_two_texts_make_together_is_seen() -> None:
+    redactor = Redactor(Capture(words=("Ada Kowalska",)))
+    assert redactor.hides_across(["card 4111 1111 ", "1111 1111"])
+    assert redactor.hides_across(["password=", "hunter2hunter2"])
+    assert redactor.hides_across(["Ada", "Kowalska"])
+    assert not redactor.hides_across(["jane@example.org", "is fine"])
+
+
+def test_data_of_media_is_left_out() -> None:
+    assert Redactor(ALL).text("see data:image/png;base64,AAAA/+=. Ok") == "see [data]. Ok"
 
 
 def test_json_is_redacted_in_texts_names_and_numbers() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from slipstream_core.errors import CommandError
-from slipstream_core.manifest.capture import Capture
+from slipstream_core.manifest.capture import Capture, Redaction
 from slipstream_gateway.capture.frames import Configured, FrameReader, Report, Result, encode_frame
 from slipstream_gateway.capture.store import CaptureStore, check_location
 from slipstream_gateway.capture.writer import FLUSH_S, Writer
@@ -24,13 +24,18 @@ DAY = datetime.timedelta(days=1)
 class Bench:
     """A writer with its clock and what it reports."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, patience_s: float = 5.0) -> None:
         self.store = CaptureStore.at(str(folder))
         self.now = datetime.datetime(2026, 11, 26, 12, tzinfo=datetime.UTC)
         self.clock_s = 0.0
         self.results: Counter[Result] = Counter()
         self.writer = Writer(
-            self.store, self._report, clock_s=lambda: self.clock_s, now=lambda: self.now, sleep=self._sleep
+            self.store,
+            self._report,
+            clock_s=lambda: self.clock_s,
+            now=lambda: self.now,
+            sleep=self._sleep,
+            patience_s=patience_s,
         )
 
     def configure(self, pair: str = PAIR, **changes: Any) -> None:
@@ -110,11 +115,13 @@ def test_reasoning_and_tool_calls_are_kept_as_text_without_tokens(bench: Bench) 
 
 def test_media_are_left_out(bench: Bench) -> None:
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "data:AAAA"}}]
+    parts.append({"image_url": {"url": "data:image/png;base64,AAAA"}})
     bench.configure()
     bench.writer.take(captured(body={"model": "acme", "messages": [{"role": "user", "content": parts}]}))
     bench.writer.close()
     [row] = rows_of(bench.store)
-    assert '{"type":"image_url"}' in row["request"]
+    assert row["request"].count('{"type":"image_url"}') == 2
+    assert "AAAA" not in row["request"]
 
 
 def test_an_answer_in_another_form_is_counted(bench: Bench) -> None:
@@ -123,7 +130,91 @@ def test_an_answer_in_another_form_is_counted(bench: Bench) -> None:
     bench.writer.take(captured(body=[]))
     bench.writer.take(captured(body={"model": "acme", "prompt": [1, 2, 3]}))  # ids, which may stand for a secret
     bench.writer.close()
-    assert bench.results == {Result.UNREADABLE: 3}
+    bench.writer.take(captured("", wire=(b'{"output":[{"type":"message"}]}',), stream=False))
+    bench.writer.close()
+    assert bench.results == {Result.UNREADABLE: 4}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": "Hi"}], "documents": [{"text": "I am jane@example.org"}]},
+        {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"name": "jane@example.org"}},
+    ],
+)
+def test_fields_that_are_not_kept_are_looked_at_for_the_tokens(bench: Bench, body: dict[str, Any]) -> None:
+    """A server may render them into the prompt."""
+    bench.configure()
+    bench.writer.take(captured(body={"model": "acme", **body}))
+    bench.writer.close()
+    [row] = rows_of(bench.store)
+    assert (row["token_ids"], row["prompt_token_ids"]) == (None, None)
+
+
+def test_the_callers_name_for_its_user_costs_no_tokens(bench: Bench) -> None:
+    body = {"model": "acme", "messages": [{"role": "user", "content": "Hi"}], "user": "jane@example.org"}
+    bench.configure()
+    bench.writer.take(captured(body=body))
+    bench.writer.close()
+    [row] = rows_of(bench.store)
+    assert row["token_ids"] is not None
+    assert "jane" not in str(row)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"prompt": "card 4111 1111 "}, "1111 1111"),
+        ({"messages": [{"role": "assistant", "content": "password="}]}, "hunter2hunter2"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": part} for part in ("jane@", "b.org")]}
+                ]
+            },
+            "",
+        ),
+    ],
+)
+def test_what_only_neighbours_show_is_not_kept(bench: Bench, body: dict[str, Any], text: str) -> None:
+    bench.configure()
+    bench.writer.take(captured(text, body={"model": "acme", **body}))
+    bench.writer.close()
+    assert rows_of(bench.store) == []
+    assert bench.results == {Result.UNREADABLE: 1}
+
+
+def test_patterns_that_take_too_long_are_interrupted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "captures", patience_s=0.2)
+    bench.configure(patterns=(Redaction(name="slow", pattern="(a+)+$"),))
+    bench.writer.take(captured("a" * 60 + "!"))
+    bench.writer.take(captured())
+    bench.writer.close()
+    assert bench.results == {Result.TOO_SLOW: 1, Result.WRITTEN: 1}
+
+
+def test_a_value_that_fits_no_column_costs_its_answer_alone(bench: Bench) -> None:
+    bench.configure()
+    bench.writer.take(captured())
+    bench.writer.take(captured(token_ids=(2**31,)))
+    bench.writer.close()
+    assert bench.results == {Result.UNREADABLE: 1, Result.WRITTEN: 1}
+
+
+def test_files_that_a_killed_writer_left_are_deleted(bench: Bench) -> None:
+    bench.configure()
+    bench.writer.take(captured())
+    bench.writer.close()
+    [file] = bench.store.files()
+    path = Path(file.path)
+    left = path.with_name(f".{path.name}")
+    left.write_bytes(path.read_bytes())
+    bench.now = datetime.datetime.now(datetime.UTC)
+    bench.pass_s(0)
+    assert left.exists()  # perhaps it is being written
+    bench.now += datetime.timedelta(minutes=11)
+    bench.pass_s(3600)
+    assert not left.exists()
 
 
 def test_a_day_holds_no_more_than_its_limit(bench: Bench) -> None:
@@ -148,7 +239,7 @@ def test_files_are_deleted_after_their_days(bench: Bench) -> None:
         bench.writer.take(captured(pair=pair))
     bench.writer.close()
     other = Bench(Path(bench.store._root))
-    for age, left in ((5, {"gone", "serving.acme"}), (6, {"serving.acme"}), (10, {"serving.acme"}), (11, set())):
+    for age, left in ((4, {"gone", "serving.acme"}), (5, {"serving.acme"}), (9, {"serving.acme"}), (10, set())):
         other.now = bench.now + age * DAY
         other.pass_s(3600)
         assert {file.pair for file in other.store.files()} == left

@@ -124,16 +124,37 @@ def test_a_key_is_forgotten(fill: Fill, folder: Path, capsys: pytest.CaptureFixt
     fill(captured())
     fill(captured(key="team-b"))
     assert run(folder, "forget", "--key", "team-a") == 0
-    assert capsys.readouterr().err == "3 answers deleted\n"
+    assert capsys.readouterr().err == "3 answers in 2 files deleted\n"
     assert [row["key"] for row in rows_of(CaptureStore.at(str(folder)))] == ["team-b", "team-b"]
     assert b"team-a" not in b"".join(path.read_bytes() for path in folder.rglob("*.parquet"))
     [note] = [json.loads(path.read_text()) for path in (folder / "audit").iterdir()]
     assert (note["event"], note["key"], note["answers"]) == ("forget", "team-a", 3)
 
 
+def test_a_damaged_file_keeps_no_other(fill: Fill, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(captured())
+    [damaged] = folder.rglob("*.parquet")
+    fill(captured(), captured(key="team-b"))
+    damaged.write_bytes(b"no Parquet")
+    assert run(folder, "forget", "--key", "team-a") == 1
+    assert f"{damaged} is not a Parquet file" in capsys.readouterr().err
+    damaged.unlink()
+    assert [row["key"] for row in rows_of(CaptureStore.at(str(folder)))] == ["team-b"]
+    assert {path.stat().st_mode & 0o777 for path in folder.rglob("*.parquet")} == {0o600}
+    assert len(list((folder / "audit").iterdir())) == 1
+
+
+def test_an_export_is_on_record_before_its_first_row(fill: Fill, folder: Path) -> None:
+    fill(captured())
+    assert run(folder, "export", "--format", "jsonl", "--output", str(folder / "no" / "folder")) == 1
+    [note] = [json.loads(path.read_text()) for path in (folder / "audit").iterdir()]
+    assert (note["event"], note["format"]) == ("export", "jsonl")
+    assert note["user"]
+
+
 def test_everything_before_a_day_is_forgotten(fill: Fill, folder: Path) -> None:
     fill(captured())
-    assert run(folder, "forget", "--before", "2020-01-01") == 0
+    assert run(folder, "forget", "--before", "2020-01-01") == 1
     assert len(rows_of(CaptureStore.at(str(folder)))) == 1
     assert run(folder, "forget", "--before", "2999-01-01") == 0
     assert rows_of(CaptureStore.at(str(folder))) == []
@@ -145,6 +166,8 @@ def test_everything_before_a_day_is_forgotten(fill: Fill, folder: Path) -> None:
         (("list",), "has no captured answers."),
         (("stats", "--pair", "acme", "--class", "code"), "has no captured answers for --pair acme, --class code."),
         (("forget",), "give --key ID or --before DATE."),
+        (("forget", "--key", "nobody"), "has no captured answers of the key nobody."),
+        (("forget", "--pair", "", "--before", "2999-01-01"), "a pair is [NAMESPACE/]NAME, got ''"),
     ],
 )
 def test_an_error_is_one_line(
