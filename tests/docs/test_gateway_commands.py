@@ -206,7 +206,7 @@ def test_answers_are_captured_exported_and_forgotten(
     url = f"http://127.0.0.1:{port}"
     with shell.serving(serve, {"-f support": f"--port {port} -f support"}, url=url):
         assert post(url).status_code == 200
-    assert "support" in shell.run(use)
+    assert "support" in shell.run(use, {"--key k-payroll": "--before 2999-01-01"})  # the request had no key
     [line] = (shell.folder / "answers.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["conversations"][0] == ASKED["messages"][0]
 
