@@ -24,7 +24,7 @@ class Result(StrEnum):
     UNREADABLE = "unreadable"
     """The answer is not in OpenAI's form, or the prompt is token ids, which cannot be redacted."""
     TOO_SLOW = "too_slow"
-    """The patterns took longer than `PATIENCE_S` of the writer."""
+    """The patterns took longer than `PATIENCE_S` of a processor."""
     INCOMPLETE = "incomplete"
     """The answer did not reach its end, came from several servers, or is of a new revision."""
     FAILED = "failed"

@@ -44,18 +44,18 @@ class _TooSlowError(Exception):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raises `_TooSlowError` inside the context after `seconds`. In the main thread of a process only."""
+    """Raises `_TooSlowError` inside the context after `seconds` of the processor. In the main thread only."""
 
     def interrupt(*_: object) -> None:
         raise _TooSlowError
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    left_s, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    left_s, _ = signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left_s)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, left_s)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 class _Pending:
