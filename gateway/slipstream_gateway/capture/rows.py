@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -79,7 +80,7 @@ def row_of(captured: Captured, redactor: Redactor) -> Row:
     together, or parts of a message together, have something to redact."""
     fields = _fields_of(captured.request)
     texts, finish_reason = _answer_of(captured)
-    if any(redactor.hides_across(neighbours) for neighbours in _neighbours(fields, texts.get("content", ""))):
+    if any(redactor.hides_between(*neighbours) for neighbours in _neighbours(fields, texts.get("content", ""))):
         raise ValueError("a text to redact is spread over several texts")
     before = redactor.redactions
     # Servers may render more fields than those that are kept, and the ids of the prompt would show them.
@@ -135,19 +136,23 @@ def _without_media(node: Any) -> Any:
     return {name: _without_media(value) for name, value in node.items()}
 
 
-def _neighbours(fields: Mapping[str, Any], answer: str) -> Iterator[Sequence[str]]:
-    """Texts that the model sees as one: the parts of a message, and a text that the answer continues."""
+def _neighbours(fields: Mapping[str, Any], answer: str) -> Iterator[tuple[str, str]]:
+    """Texts that stand side by side: parts of a message, and a text with the answer that continues it."""
     messages = fields.get("messages")
     last = ""
     for message in messages if isinstance(messages, list) else ():
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list):
-            parts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
-            if len(parts) > 1:
-                yield parts
-        last = content if isinstance(content, str) and message.get("role") == "assistant" else ""
+        parts = _parts_of(message)
+        yield from pairwise(parts)
+        last = parts[-1] if parts and message.get("role") == "assistant" else ""
     if text := fields.get("prompt") or last:
         yield text, answer
+
+
+def _parts_of(message: Any) -> Sequence[str]:
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list):
+        return [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return [content] if isinstance(content, str) else []
 
 
 def _answer_of(captured: Captured) -> tuple[Mapping[str, str], str]:

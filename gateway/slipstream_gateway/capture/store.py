@@ -28,6 +28,7 @@ from slipstream_core.errors import CommandError
 _S3 = "s3://"
 _AUDIT, _DATE = "audit", "date="
 _PATH = re.compile(r"(?P<pair>[^/]+)/date=(?P<date>[\d-]{10})/[0-9a-f]+-(?P<days>\d{1,4})d\.parquet")
+_LEFTOVER = re.compile(r"\.(?:[0-9a-f]{32}-\d{1,4}d\.parquet|\d{8}T\d{6}Z-[0-9a-f]{8}\.json)")
 _PAIR = re.compile(r"(?:[a-z0-9-]+[/.])?[a-z0-9-]+")
 _CONNECT_TIMEOUT_S, _REQUEST_TIMEOUT_S = 5.0, 30.0
 _OPTIONS = frozenset({"endpoint_override", "region", "scheme"})
@@ -65,10 +66,12 @@ class CaptureStore:
             raise CommandError(f"{location}: {exc}") from exc
         return cls(files, posixpath.join(url.netloc, url.path.strip("/")).rstrip("/"))
 
-    def put(self, pair: str, date: datetime.date, data: bytes, *, retention_days: int) -> None:
-        """Write a new file, whole or not at all."""
+    def put(self, pair: str, date: datetime.date, data: bytes, *, retention_days: int) -> str:
+        """Write a new file, whole or not at all. Returns its path."""
         folder = posixpath.join(self._root, folder_of(pair), f"{_DATE}{date.isoformat()}")
-        self._put(folder, f"{uuid.uuid4().hex}-{retention_days}d.parquet", data)
+        name = f"{uuid.uuid4().hex}-{retention_days}d.parquet"
+        self._put(folder, name, data)
+        return posixpath.join(folder, name)
 
     def note(self, event: str, **fields: Any) -> None:
         """Record a change that a person has made."""
@@ -80,22 +83,26 @@ class CaptureStore:
     def files(self, pair: str | None = None, date: datetime.date | None = None) -> list[StoredFile]:
         """The files of a pair, or of one of its days, or all, by their date. Raises `CommandError` if `pair` is no name
         of a pair."""
-        if pair is None:
-            folder = self._root
-        elif _PAIR.fullmatch(pair):
-            day = "" if date is None else f"{_DATE}{date.isoformat()}"
-            folder = posixpath.join(self._root, folder_of(pair), day).rstrip("/")
-        else:
+        if pair is not None and not _PAIR.fullmatch(pair):
             raise CommandError(f"a pair is [NAMESPACE/]NAME, got {pair!r}", exit_code=2)
-        found = [self._file_of(info) for info in self._listed(folder)]
+        if pair is not None and date is not None:
+            days = [posixpath.join(self._root, folder_of(pair), f"{_DATE}{date.isoformat()}")]
+        else:
+            days = self._days(pair)
+        found = [self._file_of(info) for day in days for info in self._listed(day) if info.is_file]
         return sorted((file for file in found if file is not None), key=lambda file: (file.pair, file.date, file.path))
 
     def delete_leftovers(self, before_s: float) -> None:
-        """Delete what writers that were killed have not finished before `before_s`, in seconds since 1970."""
-        for info in self._listed(self._root):
-            if info.base_name.startswith(".") and info.mtime is not None and info.mtime.timestamp() < before_s:
-                with suppress(FileNotFoundError):
-                    self._files.delete_file(info.path)
+        """Delete what writers that were killed have not finished in a folder before `before_s`, in seconds since 1970.
+        A bucket has nothing like that."""
+        if not isinstance(self._files, pafs.LocalFileSystem):
+            return
+        for folder in (*self._days(None), posixpath.join(self._root, _AUDIT)):
+            for info in self._listed(folder):
+                is_old = info.mtime is not None and info.mtime.timestamp() < before_s
+                if info.is_file and is_old and _LEFTOVER.fullmatch(info.base_name):
+                    with suppress(OSError):
+                        self._files.delete_file(info.path)
 
     def read(self, file: StoredFile, columns: Iterable[str] | None = None) -> pa.Table:
         """The rows of a file. Raises `OSError` also if it is damaged."""
@@ -107,9 +114,15 @@ class CaptureStore:
 
     def replace(self, file: StoredFile, table: pa.Table) -> None:
         """Put the rows of `table` in place of those of `file`."""
+        new = None
         if table.num_rows:
-            self.put(file.pair, file.date, parquet(table), retention_days=file.retention_days)
-        self.delete(file)
+            new = self.put(file.pair, file.date, parquet(table), retention_days=file.retention_days)
+        try:
+            self.delete(file)
+        except OSError:
+            if new is not None:
+                self._files.delete_file(new)  # else its rows would be there twice
+            raise
 
     def delete(self, file: StoredFile) -> None:
         self._files.delete_file(file.path)
@@ -130,10 +143,19 @@ class CaptureStore:
                 os.unlink(hidden)
             raise
 
+    def _days(self, pair: str | None) -> list[str]:
+        """The folders of the days of a pair, or of all: other folders may belong to somebody else."""
+        if pair is None:
+            pairs = [info.path for info in self._listed(self._root) if not info.is_file and _is_pair(info.base_name)]
+        else:
+            pairs = [posixpath.join(self._root, folder_of(pair))]
+        days = [info for folder in pairs for info in self._listed(folder)]
+        return [info.path for info in days if not info.is_file and info.base_name.startswith(_DATE)]
+
     def _listed(self, folder: str) -> list[Any]:
-        """All files below `folder`."""
-        selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
-        return [info for info in self._files.get_file_info(selector) if info.is_file]
+        """The files and folders in `folder`."""
+        found: list[Any] = self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+        return found
 
     def _file_of(self, info: Any) -> StoredFile | None:
         found = _PATH.fullmatch(info.path.removeprefix(self._root).lstrip("/"))
@@ -165,6 +187,10 @@ def check_location(location: str) -> str:
     if (scheme := dict(parse_qsl(url.query)).get("scheme", "https")) not in ("http", "https"):
         raise CommandError(f"{location}: scheme is http or https, got {scheme!r}", exit_code=2)
     return location
+
+
+def _is_pair(folder: str) -> bool:
+    return folder != _AUDIT and _PAIR.fullmatch(folder) is not None
 
 
 def folder_of(pair: str) -> str:

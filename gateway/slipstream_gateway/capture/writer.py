@@ -168,11 +168,12 @@ class Writer:
         days = {folder_of(pair): capture.retention_days for pair, capture in self._captures.items()}
         today = self._now().date()
         try:
-            self._store.delete_leftovers(self._now().timestamp() - _LEFT_S)
             files = self._store.files()
         except OSError as exc:
             self._say_failing(exc)
             return
+        with suppress(OSError):
+            self._store.delete_leftovers(self._now().timestamp() - _LEFT_S)
         for file in files:
             if (today - file.date).days >= min(file.retention_days, days.get(file.pair, file.retention_days)):
                 try:

@@ -196,6 +196,8 @@ class Dispatcher:
         if call.status != "ok" or call.resumed or served is None or decision is None or decision.revision:
             capture.drop(call.pair, Result.INCOMPLETE)
             return
+        if not self._is_kept(call, decision, served):  # the policy has changed since the request began
+            return
         if copy.is_too_large:
             capture.drop(call.pair, Result.TOO_LARGE)
             return

@@ -120,10 +120,10 @@ def _forget(store: CaptureStore, args: argparse.Namespace) -> None:
     if (args.key is None) == (args.before is None):
         raise CommandError("give --key ID or --before DATE.", exit_code=2)
     before = None if args.before is None else args.before.isoformat()
+    store.files(args.pair)  # a wrong name is no deletion
+    store.note("forget", user=_user(), key=args.key, before=before, pair=args.pair)
     done = forget.forget(store, args.pair, key=args.key, before=args.before)
     if done.files:
-        counts = {"files": done.files, "answers": done.answers if args.key else None}
-        store.note("forget", user=_user(), key=args.key, before=before, pair=args.pair, **counts)
         what = f"{done.answers} answers in {done.files} files" if args.key else f"{done.files} files"
         print(f"{what} deleted", file=sys.stderr)
     if done.errors:

@@ -29,15 +29,16 @@ def forget(store: CaptureStore, pair: str | None, *, key: str | None, before: da
     for file in store.files(pair):
         try:
             if before is not None:
-                files += file.date < before
                 if file.date < before:
                     store.delete(file)
+                    files += 1
             elif key is not None:
                 deleted = _forget_key(store, file, key)
                 answers += deleted
                 files += deleted > 0
         except FileNotFoundError:
-            continue  # a gateway has deleted it meanwhile
+            if key is not None:
+                errors.append(f"{file.path} has changed meanwhile: try again")
         except OSError as exc:
             errors.append(str(exc))
     return Forgotten(answers, files, errors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -209,12 +210,18 @@ def test_files_that_a_killed_writer_left_are_deleted(bench: Bench) -> None:
     path = Path(file.path)
     left = path.with_name(f".{path.name}")
     left.write_bytes(path.read_bytes())
+    foreign = [Path(bench.store._root, name) for name in (".env", "lost+found/.x", "serving.acme/.keep", "b/c/.bashrc")]
+    for other in foreign:
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.touch()
+        os.utime(other, (0, 0))
     bench.now = datetime.datetime.now(datetime.UTC)
     bench.pass_s(0)
     assert left.exists()  # perhaps it is being written
     bench.now += datetime.timedelta(minutes=11)
     bench.pass_s(3600)
     assert not left.exists()
+    assert all(other.exists() for other in foreign)
 
 
 def test_a_day_holds_no_more_than_its_limit(bench: Bench) -> None:
