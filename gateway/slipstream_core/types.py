@@ -166,8 +166,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     names the optional parameters in use that a backend must honour (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …),
     by their OpenAI or vLLM name, and `RESPONSES_FEATURE` for a request to that endpoint, which not every backend
     supports. `mode` and `draft_length` are the client's preference, which a policy may permit; `learn` False excludes
-    the outcome from the estimates. `capture`: the client allows or denies that the answer is kept for training; None:
-    it says nothing. `raw` is the unchanged body, for upstreams with the same protocol.
+    the outcome from the estimates. `capture`: the client allows or denies that the answer is kept for training; None
+    without its header. `raw` is the unchanged body, for upstreams with the same protocol.
     """
 
     endpoint: Endpoint

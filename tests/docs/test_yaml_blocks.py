@@ -8,21 +8,11 @@ from typing import Any
 import pytest
 import yaml
 from helm_python.chart import Chart
-from slipstream_core.manifest import load_file
+from slipstream_core.manifest import EMBEDDED_MANIFEST, load_file
 from slipstream_core.manifest.grants import read_grants
 
 from tests.support.doc_blocks import ROOT, Block, runs, runs_each
 
-EMBEDDED = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: support}
-spec:
-  model: support
-  target: {source: "embedded:target"}
-  draft: {kind: model, source: "embedded:draft"}
-  engine: {kind: slipstream}
-"""
 RESOURCE = "apiVersion: slipstream.dev/v1alpha1\nkind: ModelPair\nmetadata: {name: pair}\n"
 
 
@@ -59,7 +49,8 @@ def test_manifests_are_taken(block: Block, tmp_path: Path) -> None:
 @runs("docs/capture.md", "apiVersion")
 def test_policies_are_taken(blocks: list[Block], tmp_path: Path) -> None:
     path = tmp_path / "support.yaml"
-    path.write_text(f"{manifest_of(EMBEDDED)}---\n{blocks[0].text}", encoding="utf-8")
+    pair = EMBEDDED_MANIFEST.read_text(encoding="utf-8").partition("---")[0].replace("name: embedded", "name: support")
+    path.write_text(f"{pair}---\n{blocks[0].text}", encoding="utf-8")
     [route] = load_file(path).routes.values()
     assert route.policy is not None
     assert route.policy.spec.capture is not None

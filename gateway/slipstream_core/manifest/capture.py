@@ -94,7 +94,7 @@ def check_capture(capture: Capture | None, path: str) -> Iterator[Problem]:
     ):
         for index, name in enumerate(names):
             if name in names[:index]:
-                yield Problem(f"{path}.{field}[{index}].name", f"{show(name)} is there twice")
+                yield Problem(f"{path}.{field}[{index}].name", f"another one has the name {show(name)}")
     for index, redaction in enumerate(capture.patterns):
         if message := _unusable(redaction.pattern):
             yield Problem(f"{path}.patterns[{index}].pattern", f"{message}, got {show(redaction.pattern)}")

@@ -62,24 +62,21 @@ def draft_length_of(value: str | None) -> int | None:
 
 def learn_of(value: str | None) -> bool:
     """Whether the outcome may be learned from, by the header's value. Raises `InvalidRequest`."""
-    if value is None:
-        return True
-    word = value.strip().lower()
-    if word not in ("on", "off"):
-        message = f"Invalid header 'x-slipstream-learn': expected on, off, got {show(value)}."
-        raise InvalidRequest(message, param="x-slipstream-learn")
-    return word == "on"
+    return _either("x-slipstream-learn", value, "on", "off") is not False
 
 
 def capture_of(value: str | None) -> bool | None:
     """Whether the answer may be kept for training, None without the header. Raises `InvalidRequest`."""
+    return _either("x-slipstream-capture", value, "allow", "deny")
+
+
+def _either(header: str, value: str | None, yes: str, no: str) -> bool | None:
     if value is None:
         return None
     word = value.strip().lower()
-    if word not in ("allow", "deny"):
-        message = f"Invalid header 'x-slipstream-capture': expected allow, deny, got {show(value)}."
-        raise InvalidRequest(message, param="x-slipstream-capture")
-    return word == "allow"
+    if word not in (yes, no):
+        raise InvalidRequest(f"Invalid header '{header}': expected {yes}, {no}, got {show(value)}.", param=header)
+    return word == yes
 
 
 _TIMEOUT_HEADER = "x-request-timeout"

@@ -94,9 +94,7 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
     telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight, queued=lambda: admission.queued)
     recorders = [telemetry.recorder, recent_traffic, *([AuditRecorder(audit)] if audit.is_on else [])]
     resumptions = Resumptions(fleet=fleet, retries=retries, deadlines=settings.deadlines)
-    capture = None if settings.capture_store is None else CaptureChannel(settings.capture_store)
-    if capture is not None:
-        fleet.on_swap(lambda _, after: capture.configure(captures_of(after.table)))
+    capture = _capture(settings, fleet)
     dispatcher = Dispatcher(
         fleet=fleet,
         cold_starts=ColdStarts(fleet, max_held=settings.limits.max_queued),
@@ -135,6 +133,15 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
         loaded_models=LoadedModels(fleet),
         capture=capture,
     )
+
+
+def _capture(settings: GatewaySettings, fleet: Fleet) -> CaptureChannel | None:
+    """The channel to the capture writer, which follows the policies; None without a store."""
+    if settings.capture_store is None:
+        return None
+    channel = CaptureChannel(settings.capture_store)
+    fleet.on_swap(lambda _, after: channel.configure(captures_of(after.table)))
+    return channel
 
 
 def _admission(settings: GatewaySettings) -> Admission:

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ MAX_BUFFERED_BYTES = 16 * 1024 * 1024
 PIPE_BYTES = 1024 * 1024
 SEND_S = 0.25
 CLOSE_S = 10.0
+KILL_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LASTING_S = 60.0  # a writer that has run this long was no failed start
 _log = logging.getLogger(__name__)
@@ -38,11 +39,10 @@ class CaptureCount(NamedTuple):
 
 
 class CaptureChannel:
-    """Sends answers to a writer process, which runs while `running` is open. `command` starts one."""
+    """Sends answers to a writer process for the store at `location`. The process runs while `running` is open."""
 
-    def __init__(self, location: str, *, command: Sequence[str] | None = None) -> None:
-        writer = (sys.executable, "-m", "slipstream_gateway.capture.writer", location)
-        self._command = tuple(command or writer)
+    def __init__(self, location: str) -> None:
+        self._command = (sys.executable, "-m", "slipstream_gateway.capture.writer", location)
         self._pipe: asyncio.WriteTransport | None = None
         self._captures: dict[str, Capture] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -105,7 +105,7 @@ class CaptureChannel:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keeps a writer running. At the end it has `CLOSE_S` to write what it has."""
+        """Keeps a writer running. At the end it has `CLOSE_S` to write its rows."""
         task = asyncio.create_task(self._keep_running())
         try:
             yield
@@ -182,8 +182,11 @@ class CaptureChannel:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-        await self._read_reports(process)  # what it had written before
-        await process.wait()
+        # A process that waits for a disk which is gone cannot be killed.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILL_S):
+                await self._read_reports(process)  # those that it has written before its end
+                await process.wait()
         for pair, count in self._sent.items():
             if count > 0:
                 self._counts[pair, Result.WRITER_GONE] += count

@@ -94,7 +94,7 @@ class CaptureStore:
 
     def delete_leftovers(self, before_s: float) -> None:
         """Delete what writers that were killed have not finished in a folder before `before_s`, in seconds since 1970.
-        A bucket has nothing like that."""
+        S3 stores no incomplete objects."""
         if not isinstance(self._files, pafs.LocalFileSystem):
             return
         for folder in (*self._days(None), posixpath.join(self._root, _AUDIT)):
@@ -144,7 +144,7 @@ class CaptureStore:
             raise
 
     def _days(self, pair: str | None) -> list[str]:
-        """The folders of the days of a pair, or of all: other folders may belong to somebody else."""
+        """The folders of days, of one pair or of all pairs. Other folders below the root are never read."""
         if pair is None:
             pairs = [info.path for info in self._listed(self._root) if not info.is_file and _is_pair(info.base_name)]
         else:
@@ -175,7 +175,7 @@ def check_location(location: str) -> str:
             message = f"a store of captured answers is a folder or s3://BUCKET/PREFIX, got {location!r}"
             raise CommandError(message, exit_code=2)
         if os.path.exists(location) and not os.path.isdir(location):
-            raise CommandError(f"{location} is no folder", exit_code=2)
+            raise CommandError(f"{location} is not a folder", exit_code=2)
         return os.path.abspath(location)
     url = urlsplit(location)
     if not url.netloc or "@" in url.netloc:

@@ -78,12 +78,11 @@ class Writer:
         clock_s: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
         sleep: Callable[[float], None] = time.sleep,
-        flush_s: float = FLUSH_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._store, self._report = store, report
         self._clock_s, self._now, self._sleep = clock_s, now, sleep
-        self._flush_s, self._patience_s = flush_s, patience_s
+        self._patience_s = patience_s
         self._captures: dict[str, Capture] = {}
         self._redactors = Redactors()
         self._pending: dict[str, _Pending] = {}
@@ -93,19 +92,19 @@ class Writer:
     def take(self, frame: Frame) -> None:
         if isinstance(frame, Configured):
             self._captures[frame.pair] = frame.capture
-            self._clean_at_s = self._clock_s()  # it may be kept for a shorter time now
+            self._clean_at_s = self._clock_s()  # its retention may be shorter now
         else:
             self._add(frame)
 
     def due_s(self) -> float:
         """The seconds until `tick` must be called."""
-        flushes_s = [pending.since_s + self._flush_s for pending in self._pending.values()]
+        flushes_s = [pending.since_s + FLUSH_S for pending in self._pending.values()]
         return max(0.0, min([self._clean_at_s, *flushes_s]) - self._clock_s())
 
     def tick(self) -> None:
-        """Write the rows, and delete the files, whose time has come."""
+        """Write the rows that have waited for `FLUSH_S`, and delete expired files once an hour."""
         for pair, pending in list(self._pending.items()):
-            if self._clock_s() - pending.since_s >= self._flush_s:
+            if self._clock_s() - pending.since_s >= FLUSH_S:
                 self._flush(pair)
         if self._clock_s() >= self._clean_at_s:
             self._clean_at_s = self._clock_s() + _CLEAN_S
@@ -164,7 +163,7 @@ class Writer:
         return sum(file.size_bytes for file in self._store.files(pair, date))
 
     def _clean(self) -> None:
-        """Delete the files of all pairs that are older than they may get."""
+        """Delete the files of all pairs that are older than their retention."""
         days = {folder_of(pair): capture.retention_days for pair, capture in self._captures.items()}
         today = self._now().date()
         try:
@@ -179,7 +178,7 @@ class Writer:
                 try:
                     self._store.delete(file)
                 except FileNotFoundError:
-                    pass  # another gateway's writer was faster
+                    pass  # another gateway's writer has deleted it
                 except OSError as exc:
                     self._say_failing(exc)
 
@@ -227,7 +226,7 @@ def print_report(report: Report) -> None:
 def main(arguments: list[str]) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     os.umask(0o077)
-    # It runs when requests leave a processor free. What it does not manage is dropped and counted.
+    # It runs while requests leave a processor free. Answers that it cannot process in time are dropped and counted.
     with suppress(OSError):  # not permitted everywhere
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     try:

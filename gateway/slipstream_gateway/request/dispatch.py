@@ -192,27 +192,25 @@ class Dispatcher:
 
     def _keep(self, call: Call, copy: AnswerCopy, capture: CaptureChannel) -> None:
         """Sends a whole answer of the serving revision to the capture writer. Never raises."""
-        served, decision = self._fleet.current.by_name.get(call.request.model), call.decision
-        if call.status != "ok" or call.resumed or served is None or decision is None or decision.revision:
-            capture.drop(call.pair, Result.INCOMPLETE)
-            return
-        if not self._is_kept(call, decision, served):  # the policy has changed since the request began
-            return
-        if copy.is_too_large:
-            capture.drop(call.pair, Result.TOO_LARGE)
-            return
         try:
-            frame = captured(
-                copy,
-                request=call.request,
-                route=served.route,
-                decision=decision,
-                usage=call.usage,
-                fingerprint=call.fingerprint,
-                request_id=call.context.request_id,
-                key_id=call.context.caller.key_id,
-            )
-            capture.send(frame)
+            served, decision = self._fleet.current.by_name.get(call.request.model), call.decision
+            if call.status != "ok" or call.resumed or served is None or decision is None or decision.revision:
+                capture.drop(call.pair, Result.INCOMPLETE)
+            elif copy.is_too_large:
+                capture.drop(call.pair, Result.TOO_LARGE)
+            elif self._is_kept(call, decision, served):  # the policy may have changed since the request began
+                capture.send(
+                    captured(
+                        copy,
+                        request=call.request,
+                        route=served.route,
+                        decision=decision,
+                        usage=call.usage,
+                        fingerprint=call.fingerprint,
+                        request_id=call.context.request_id,
+                        key_id=call.context.caller.key_id,
+                    )
+                )
         except Exception:  # the answer is sent, and its request must not fail
             _log.exception("an answer could not be captured")
             capture.drop(call.pair, Result.FAILED)

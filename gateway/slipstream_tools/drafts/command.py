@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         actions[args.action](store, args)
     except BrokenPipeError:
-        raise  # the reader of the output has enough
+        raise  # the reader of the output has closed it
     except OSError as exc:
         raise CommandError(f"{args.store}: {exc.strerror or exc}") from exc
     return 0
@@ -120,7 +120,7 @@ def _forget(store: CaptureStore, args: argparse.Namespace) -> None:
     if (args.key is None) == (args.before is None):
         raise CommandError("give --key ID or --before DATE.", exit_code=2)
     before = None if args.before is None else args.before.isoformat()
-    store.files(args.pair)  # a wrong name is no deletion
+    store.files(args.pair)  # a wrong name ends here, before the note
     store.note("forget", user=_user(), key=args.key, before=before, pair=args.pair)
     done = forget.forget(store, args.pair, key=args.key, before=args.before)
     if done.files:

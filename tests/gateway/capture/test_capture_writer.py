@@ -306,7 +306,7 @@ def test_frames_arrive_whole_in_whatever_pieces() -> None:
     [
         ("gs://bucket", "a store of captured answers is a folder or s3://BUCKET/PREFIX, got 'gs://bucket'"),
         ("", "a store of captured answers is a folder or s3://BUCKET/PREFIX, got ''"),
-        (__file__, f"{__file__} is no folder"),
+        (__file__, f"{__file__} is not a folder"),
         ("s3://", "expected s3://BUCKET/PREFIX, without credentials: those come from the variables AWS_*"),
         (
             "s3://id:secret@bucket",
