@@ -37,7 +37,7 @@ _COMMANDS = {
     "operator": _Entry("slipstream_operator.command", "run the control plane of model pairs in a cluster"),
     "train": _Entry("slipstream_tools.train.command", "train the classifier on your own labelled requests"),
     "bench": _Entry("slipstream_tools.bench.command", "compare modes of decoding on your own requests"),
-    "drafts": _Entry("slipstream_tools.drafts", "list, export and delete answers captured for training drafts"),
+    "drafts": _Entry("slipstream_tools.drafts", "list, export and delete captured answers, train drafts on them"),
     "replay": _Entry("slipstream_tools.replay", "decide the requests of a recorded bench by another policy"),
 }
 _EXTRAS = {

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from embedded_training.model import Attention, Mlp, Shape
 from safetensors.torch import save_file
+from slipstream_engine.config import ModelConfig
+from slipstream_engine.draft_training.llama import Attention, Mlp, config_json, rotate
+from slipstream_engine.rope import rotations
+from slipstream_engine.tensor_files import write_json
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -30,11 +33,11 @@ class Run(NamedTuple):
 
 
 class _Layer(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attn = Attention(shape)
-        self.post_attention_layernorm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
-        self.mlp = Mlp(shape)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.mlp = Mlp(config)
 
 
 class Head(nn.Module):
@@ -43,16 +46,14 @@ class Head(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.shape = shape
-        self.fc = nn.Linear(2 * shape.hidden, shape.hidden, bias=False)
-        self.layers = nn.ModuleList([_Layer(shape)])
-        half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
-        angles = torch.outer(torch.arange(shape.max_positions, dtype=torch.float32), shape.rope_theta**-half)
-        angles = torch.cat((angles, angles), dim=-1)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        self.config = config
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.layers = nn.ModuleList([_Layer(config)])
+        turns = rotations(config.rope, config.head_dim, config.context_tokens)
+        self.register_buffer("cos", torch.cat((turns.real, turns.real), dim=-1), persistent=False)
+        self.register_buffer("sin", torch.cat((turns.imag, turns.imag), dim=-1), persistent=False)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -61,9 +62,10 @@ class Head(nn.Module):
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.002 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02)
         with torch.no_grad():
-            self.fc.weight[:, self.shape.hidden :] += torch.eye(self.shape.hidden)
+            hidden = self.config.hidden_size
+            self.fc.weight[:, hidden:] += torch.eye(hidden)
             # Embeddings are much smaller than features: both should weigh about as much.
-            self.fc.weight[:, : self.shape.hidden] *= _EMBEDDING_SCALE
+            self.fc.weight[:, :hidden] *= _EMBEDDING_SCALE
 
     def forward(self, embedded: Tensor, features: Tensor, earlier: Sequence[Run]) -> tuple[Tensor, Run]:
         """`embedded` and `features` [B, T, hidden] of neighbouring tokens; `earlier` runs over the same texts, the
@@ -79,32 +81,24 @@ class Head(nn.Module):
 
     def _project(self, attention: Attention, x: Tensor) -> tuple[Tensor, Run]:
         batch, length, _ = x.shape
-        shape, groups = self.shape, self.shape.heads // self.shape.kv_heads
+        config, groups = self.config, self.config.heads // self.config.kv_heads
         cos, sin = self.cos[:length], self.sin[:length]
 
         def heads(projected: Tensor, count: int) -> Tensor:
-            return projected.view(batch, length, count, shape.head_dim).transpose(1, 2)
+            return projected.view(batch, length, count, config.head_dim).transpose(1, 2)
 
-        queries = _rotate(heads(attention.q_proj(x), shape.heads), cos, sin)
-        keys = _rotate(heads(attention.k_proj(x), shape.kv_heads), cos, sin).repeat_interleave(groups, dim=1)
-        values = heads(attention.v_proj(x), shape.kv_heads).repeat_interleave(groups, dim=1)
+        queries = rotate(heads(attention.q_proj(x), config.heads), cos, sin)
+        keys = rotate(heads(attention.k_proj(x), config.kv_heads), cos, sin).repeat_interleave(groups, dim=1)
+        values = heads(attention.v_proj(x), config.kv_heads).repeat_interleave(groups, dim=1)
         return queries, Run(keys, values)
 
     def save(self, folder: Path, token_ids: Sequence[int]) -> None:
         """Write `config.json`, bf16 `model.safetensors` and the ids of the proposed tokens into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        config = self.shape.hf_config(pad_id=0, eos_id=0)
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):  # the target's
-            del config[name]
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        write_json(folder / "config.json", config_json(self.config))
         (folder / TOKEN_IDS_FILE).write_text(json.dumps(list(token_ids)) + "\n")
         weights = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in self.state_dict().items()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    low, high = x.chunk(2, dim=-1)
-    return (x * cos + torch.cat((-high, low), dim=-1) * sin).to(x.dtype)
 
 
 def _attend(queries: Tensor, runs: Sequence[Run]) -> Tensor:

@@ -10,7 +10,6 @@ and at the end.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 from collections import Counter
@@ -20,8 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from embedded_training.model import Shape
 from safetensors import safe_open
+from slipstream_engine.config import ModelConfig, load_config
+from slipstream_engine.draft_training.llama import llama_config
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -183,19 +183,20 @@ class Training:
         return [sum(one.equal[at] for one in found) / sum(one.tokens[at] for one in found) for at in range(self._depth)]
 
 
-def _shape(folder: Path) -> Shape:
-    config = json.loads((folder / "config.json").read_text())
-    return Shape(
+def _config(folder: Path) -> ModelConfig:
+    """A head for the target in `folder`: one layer of its dimensions."""
+    target = load_config(folder)
+    return llama_config(
         layers=1,
-        hidden=config["hidden_size"],
-        heads=config["num_attention_heads"],
-        kv_heads=config["num_key_value_heads"],
-        intermediate=config["intermediate_size"],
-        vocab=config["vocab_size"],
-        head_dim=config["head_dim"],
-        max_positions=config["max_position_embeddings"],
-        rope_theta=config["rope_theta"],
-        norm_eps=config["rms_norm_eps"],
+        hidden=target.hidden_size,
+        heads=target.heads,
+        kv_heads=target.kv_heads,
+        intermediate=target.intermediate_size,
+        vocab=target.vocab_rows,
+        head_dim=target.head_dim,
+        context=target.context_tokens,
+        rope=target.rope,
+        norm_eps=target.norm_eps,
     )
 
 
@@ -214,7 +215,7 @@ def main() -> None:
     token_ids = frequent_tokens(texts, args.proposed)
     with safe_open(args.target / "model.safetensors", framework="pt") as file:
         embedding = file.get_tensor("model.embed_tokens.weight").float()
-    head = Head(_shape(args.target))
+    head = Head(_config(args.target))
     run = Training(
         head, Frozen(embedding, embedding[token_ids]), texts, epochs=args.epochs, depth=args.depth, seed=args.seed
     )

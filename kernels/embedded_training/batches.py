@@ -1,36 +1,20 @@
-"""Training batches of corpus examples: token ids and a loss weight per token.
-
-Examples are not packed. A pool of examples is sorted by length and divided into micro-batches of nearly equal length.
-There is almost no padding, and every example starts at position 0, like a request.
-"""
+"""Training batches of corpus examples: token ids and a loss weight per token."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-import torch
+import numpy as np
+from slipstream_engine.draft_training.batches import Batch, Row, collated, divided
 from slipstream_engine.embedded.corpus import DEFAULT_MIX, Example, Split, Task, example
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from embedded_training.train_tokenizer import ASSISTANT, END, PAD, token_id
 
-SHORT_ANSWER = 8  # shorter answers get the weight of this many tokens; a label has one or two
-PROMPT_WEIGHT = 0.1  # prompts teach the language, answers are the task
 _POOL = 512
-Row = tuple[list[int], int]  # ids of prompt and answer, length of the prompt
-_ROUND_TO = 32  # keeps the number of distinct lengths small
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """`ids` [B, T] int64; `weight` [B, T - 1] float32 is the loss weight of predicting `ids[:, 1:]`."""
-
-    ids: Tensor
-    weight: Tensor
-    tokens: int
+_HELD_OUT_BATCHES = 12
 
 
 def render_prompt(example: Example) -> str:
@@ -39,56 +23,39 @@ def render_prompt(example: Example) -> str:
     return turns + ASSISTANT
 
 
-def encode(tokenizer: Tokenizer, example: Example) -> Row:
-    """(ids of prompt and answer with the end token, length of the prompt)"""
-    prompt = tokenizer.encode(render_prompt(example)).ids
-    return prompt + tokenizer.encode(example.answer + END).ids, len(prompt)
+def encode(tokenizer: Tokenizer, prompt: str, answer: str) -> Row:
+    """The ids of a prompt and its answer, with the end token."""
+    ids = tokenizer.encode(prompt).ids
+    return Row(np.array(ids + tokenizer.encode(answer + END).ids, dtype=np.int32), len(ids))
 
 
-def batches(
-    tokenizer: Tokenizer,
-    *,
-    seed: int,
-    max_tokens: int,
-    start: int = 0,
-    split: Split = "train",
-    mix: Mapping[Task, float] = DEFAULT_MIX,
-) -> Iterator[tuple[int, Batch]]:
-    """Infinite stream of (number, batch). `start` resumes it at the batch with that number.
+class Corpus:
+    """A `BatchSource` of corpus examples. Batches have at most `max_tokens` tokens with their padding.
 
-    `max_tokens` limits B * T. Resuming generates the pools again, which takes seconds.
+    Resuming generates the examples again, which takes seconds.
     """
-    number = 0
-    pool = 0
-    while True:
-        rng = random.Random(f"{split}/{seed}/pool/{pool}")
-        indices = range(pool * _POOL, (pool + 1) * _POOL)
-        rows = [encode(tokenizer, example(seed, index, split, mix)) for index in indices]
-        for group in _cut(rows, rng, max_tokens=max_tokens):
-            if number >= start:
-                yield number, _collate(group, pad_id=token_id(tokenizer, PAD))
-            number += 1
-        pool += 1
 
+    def __init__(
+        self, tokenizer: Tokenizer, *, seed: int, max_tokens: int, mix: Mapping[Task, float] = DEFAULT_MIX
+    ) -> None:
+        self._tokenizer, self._seed, self._max_tokens, self._mix = tokenizer, seed, max_tokens, mix
 
-def _cut(rows: list[Row], rng: random.Random, *, max_tokens: int) -> list[list[Row]]:
-    """Groups of rows of similar length, in random order. Each padded group has at most `max_tokens` tokens."""
-    rows.sort(key=lambda row: len(row[0]))
-    groups: list[list[Row]] = [[]]
-    for row in rows:
-        if groups[-1] and (len(groups[-1]) + 1) * len(row[0]) > max_tokens:
-            groups.append([])
-        groups[-1].append(row)
-    rng.shuffle(groups)
-    return groups
+    def batches(self, start: int) -> Iterator[tuple[int, Batch]]:
+        return self._stream("train", start, self._mix)
 
+    def held_out(self) -> Iterator[Batch]:
+        stream = self._stream("held_out", 0, DEFAULT_MIX)
+        return (batch for _, batch in itertools.islice(stream, _HELD_OUT_BATCHES))
 
-def _collate(rows: list[Row], *, pad_id: int) -> Batch:
-    length = -(-max(len(ids) for ids, _ in rows) // _ROUND_TO) * _ROUND_TO
-    ids = torch.full((len(rows), length), pad_id, dtype=torch.int64)
-    weight = torch.zeros((len(rows), length - 1))
-    for row, (tokens, prompt_length) in enumerate(rows):
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-        weight[row, : prompt_length - 1] = PROMPT_WEIGHT
-        weight[row, prompt_length - 1 : len(tokens) - 1] = max(1.0, SHORT_ANSWER / (len(tokens) - prompt_length))
-    return Batch(ids=ids, weight=weight, tokens=sum(len(tokens) for tokens, _ in rows))
+    def _stream(self, split: Split, start: int, mix: Mapping[Task, float]) -> Iterator[tuple[int, Batch]]:
+        number = pool = 0
+        while True:
+            rng = random.Random(f"{split}/{self._seed}/pool/{pool}")
+            indices = range(pool * _POOL, (pool + 1) * _POOL)
+            drawn = [example(self._seed, index, split, mix) for index in indices]
+            rows = [encode(self._tokenizer, render_prompt(one), one.answer) for one in drawn]
+            for group in divided(rows, rng, max_tokens=self._max_tokens):
+                if number >= start:
+                    yield number, collated(group, pad_id=token_id(self._tokenizer, PAD))
+                number += 1
+            pool += 1

@@ -15,45 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from slipstream_engine.draft_training.acceptance import Acceptance, acceptance
+from slipstream_engine.draft_training.llama import Llama
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_engine.embedded.corpus import TASKS, Example, Task
 from slipstream_engine.embedded.workload import Request, workload
 from tokenizers import Tokenizer
-from torch import Tensor
 
-from embedded_training.batches import render_prompt
+from embedded_training.batches import encode, render_prompt
 from embedded_training.checks import check
-from embedded_training.model import Llama
-from embedded_training.train_tokenizer import END
 
 Generate = Callable[[Sequence[Request]], list[str]]
 _BATCH = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Acceptance:
-    """Greedy speculation with windows of `gamma` draft tokens, counted over whole answers."""
-
-    drafted: int
-    accepted: int
-    steps: int
-    tokens: int
-    matches: int
-
-    def __add__(self, other: Acceptance) -> Acceptance:
-        return Acceptance(
-            drafted=self.drafted + other.drafted, accepted=self.accepted + other.accepted,
-            steps=self.steps + other.steps, tokens=self.tokens + other.tokens,
-            matches=self.matches + other.matches,
-        )  # fmt: skip
-
-    def rates(self) -> dict[str, float]:
-        """`alpha` = accepted / drafted; `match` = share of single tokens that the draft predicts."""
-        return {
-            "alpha": self.accepted / max(self.drafted, 1),
-            "match": self.matches / max(self.tokens, 1),
-            "tokens_per_step": self.tokens / max(self.steps, 1),
-        }
 
 
 @dataclass
@@ -61,7 +34,7 @@ class TaskReport:
     count: int = 0
     answer_tokens: int = 0
     scores: dict[str, float] = field(default_factory=dict)
-    acceptance: Acceptance = Acceptance(drafted=0, accepted=0, steps=0, tokens=0, matches=0)
+    acceptance: Acceptance = field(default_factory=Acceptance)
 
     def as_dict(self) -> dict[str, float]:
         scores = {name: score / self.count for name, score in self.scores.items()}
@@ -71,33 +44,6 @@ class TaskReport:
             **scores,
             **self.acceptance.rates(),
         }
-
-
-def count_acceptance(matches: Sequence[bool], gamma: int) -> Acceptance:
-    """Replay speculation over an answer. `matches[i]`: the draft's first choice for token i equals the target's.
-
-    With greedy decoding the draft continues the target's text up to its first miss in a window, so one pass of each
-    model over the finished answer is exact.
-    """
-    drafted = accepted = steps = position = 0
-    while position < len(matches):
-        window = matches[position : position + gamma]
-        run = next((index for index, match in enumerate(window) if not match), len(window))
-        drafted, accepted, steps, position = (
-            drafted + len(window),
-            accepted + run,
-            steps + 1,
-            position + run + 1,
-        )
-    return Acceptance(drafted=drafted, accepted=accepted, steps=steps, tokens=len(matches), matches=sum(matches))
-
-
-def draft_matches(draft: Llama, prompt: list[int], answer: list[int]) -> list[bool]:
-    """For each token of the target's greedy answer: whether it is the draft's first choice."""
-    with torch.no_grad():
-        logits: Tensor = draft(torch.tensor([prompt + answer]))[0]
-    choices = logits[len(prompt) - 1 : -1].argmax(-1)
-    return [bool(match) for match in choices == torch.tensor(answer)]
 
 
 def transformers_generate(folder: Path) -> Generate:
@@ -138,13 +84,12 @@ def evaluate(
             chunk = requests[start : start + _BATCH]
             for request, answer in zip(chunk, generate(chunk), strict=True):
                 scores = check(request.example, answer)
-                ids = tokenizer.encode(answer + END).ids
-                prompt = tokenizer.encode(render_prompt(request.example)).ids
+                row = encode(tokenizer, render_prompt(request.example), answer)
                 report.count += 1
-                report.answer_tokens += len(ids)
+                report.answer_tokens += len(row.ids) - row.prompt_tokens
                 for name, score in scores.items():
                     report.scores[name] = report.scores.get(name, 0.0) + score
-                report.acceptance += count_acceptance(draft_matches(draft, prompt, ids), gamma)
+                report.acceptance = report.acceptance.plus(acceptance(draft, [row], gamma))
                 if min(scores.values()) < 1.0:
                     failures.append((request.example, answer))
     return reports, failures

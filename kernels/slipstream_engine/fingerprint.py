@@ -14,18 +14,11 @@ import torch
 from torch import Tensor
 
 from slipstream_engine.model import Model
+from slipstream_engine.tokenizer_files import TEXT_FILES
 
 # Increase it whenever the same logits and seed give another token: with other noise, filters or order of filters.
 _SAMPLING_RULE = "equality-1"
 _SAMPLED_VALUES = 4096
-_TEXT_FILES = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.json",
-    "chat_template.jinja",
-)
 _HEX_DIGITS = 16
 
 
@@ -37,7 +30,7 @@ def fingerprint_of(target: Model, *, checkpoint: Path, tokenizer: Path) -> str:
         digest.update(fact.encode() + b"\0")
     digest.update(msgspec.json.encode(target.config, order="deterministic"))
     for folder in dict.fromkeys((checkpoint, tokenizer)):
-        for name in _TEXT_FILES:
+        for name in TEXT_FILES:
             file = folder / name
             digest.update(hashlib.sha256(file.read_bytes()).digest() if file.is_file() else b"\0")
     for tensor in target.tensors():

@@ -1,10 +1,11 @@
-"""Which tensors a checkpoint folder has. Reads headers alone, without PyTorch."""
+"""The files of a checkpoint folder: which tensors it has, from their headers alone, without PyTorch."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -47,3 +48,8 @@ def tensor_files(folder: Path) -> Iterator[tuple[str, Path]]:
     except (OSError, SafetensorError) as exc:
         raise CheckpointError(f"{single}: {exc}") from exc
     yield from ((name, single) for name in names)
+
+
+def write_json(file: Path, content: dict[str, Any]) -> None:
+    """Write `content` as the checkpoint's JSON files have it."""
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

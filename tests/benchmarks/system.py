@@ -27,7 +27,9 @@ class System(NamedTuple):
 
 
 @contextmanager
-def running_system(manifest: Path = EMBEDDED_MANIFEST, *, workers: int = 1) -> Iterator[System]:
+def running_system(
+    manifest: Path = EMBEDDED_MANIFEST, *, workers: int = 1, capture_store: Path | None = None
+) -> Iterator[System]:
     """Start both on free ports; stops them at the end."""
     table = load_file(manifest)
     grpc, http, metrics, port = free_ports(4)
@@ -42,7 +44,8 @@ def running_system(manifest: Path = EMBEDDED_MANIFEST, *, workers: int = 1) -> I
         gateway = None
         try:
             server.wait_ready(timeout_s=90)
-            up = UpOptions(manifest=manifest, port=port, grpc_port=grpc, workers=workers)
+            store = None if capture_store is None else str(capture_store)
+            up = UpOptions(manifest=manifest, port=port, grpc_port=grpc, workers=workers, capture_store=store)
             gateway = GatewayProcess(options=up, run_dir=folder)
             gateway.wait_ready(timeout_s=60)
             yield System(f"127.0.0.1:{grpc}", up.url)

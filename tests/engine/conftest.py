@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from eagle_training.head import Head
-from embedded_training.model import Shape
+from slipstream_engine.draft_training.llama import llama_config
 from slipstream_engine.engine import Engine
 from slipstream_engine.loading import load_engine
 from slipstream_engine.settings import EngineSettings
@@ -63,7 +63,7 @@ def _write_model(folder: Path, seed: int, layers: int, like: LlamaForCausalLM | 
 def eagle_head(target: LlamaForCausalLM) -> Head:
     """A random EAGLE head for `target`."""
     config = target.config
-    shape = Shape(
+    shape = llama_config(
         layers=1,
         hidden=config.hidden_size,
         heads=config.num_attention_heads,
@@ -71,7 +71,7 @@ def eagle_head(target: LlamaForCausalLM) -> Head:
         intermediate=config.intermediate_size,
         vocab=config.vocab_size,
         head_dim=config.head_dim,
-        max_positions=config.max_position_embeddings,
+        context=config.max_position_embeddings,
         norm_eps=config.rms_norm_eps,
     )
     torch.manual_seed(4)

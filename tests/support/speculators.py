@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,66 @@ print("rows:" + json.dumps([{name: row[name].tolist() for name in ("input_ids", 
 """
 
 
+_RESOLVE = """
+import sys
+from speculators.train.config import TrainConfig
+config = TrainConfig.resolve(sys.argv[1:])
+print(config.speculator_type, config.trainer.epochs, config.verifier.verifier_name_or_path)
+"""
+_SAVE = """
+import json, sys, torch
+from pathlib import Path
+from transformers import AutoConfig
+from speculators import SpeculatorsConfig, VerifierConfig
+from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+from speculators.proposals.greedy import GreedyTokenProposalConfig
+target, folder, kept = sys.argv[1], sys.argv[2], 512
+layer = AutoConfig.from_pretrained(target)
+layer.num_hidden_layers = 1
+proposal = GreedyTokenProposalConfig(speculative_tokens=3)
+made_for = VerifierConfig(name_or_path=target, architectures=["LlamaForCausalLM"])
+speculators = SpeculatorsConfig(
+    algorithm="eagle3", proposal_methods=[proposal], default_proposal_method="greedy", verifier=made_for
+)
+draft = Eagle3DraftModel(Eagle3SpeculatorConfig(
+    transformer_layer_config=layer, draft_vocab_size=kept, target_hidden_size=layer.hidden_size,
+    speculators_config=speculators,
+))
+ids = torch.arange(0, layer.vocab_size, layer.vocab_size // kept)
+mask = torch.zeros(layer.vocab_size, dtype=torch.bool)
+mask[ids] = True
+draft.load_vocab_mappings(mask, ids - torch.arange(kept))
+draft.load_verifier_weights()
+draft.save_pretrained(folder)
+"""
+
+
 def training_rows(install: VllmInstall, path: Path) -> list[dict[str, Any]]:
     """The rows that `speculators prepare-data` makes of the JSON lines in `path`."""
+    [line] = [line for line in _run(install, _READ, str(path)).splitlines() if line.startswith("rows:")]
+    rows: list[dict[str, Any]] = json.loads(line.removeprefix("rows:"))
+    return rows
+
+
+def training_of(install: VllmInstall, options: Sequence[str]) -> list[str]:
+    """The method, the passes and the target of `speculators train` with these options."""
+    return _run(install, _RESOLVE, *options).splitlines()[-1].split()
+
+
+def save_eagle3(install: VllmInstall, target: Path, folder: Path) -> None:
+    """A new EAGLE-3 draft for `target`, as `speculators` writes it."""
+    _run(install, _SAVE, str(target), str(folder))
+
+
+def _run(install: VllmInstall, program: str, *arguments: str) -> str:
+    """The output of a program that imports `speculators`."""
     done = subprocess.run(
-        [str(install.python), "-c", _READ, str(path)],
+        [str(install.python), "-c", program, *arguments],
         env={
             **os.environ,
             "PYTHONPATH": str(_packages()),
             "HF_HUB_OFFLINE": "1",
-            "HF_HOME": str(path.parent / "cache"),
+            "HF_HOME": str(_CACHE / "speculators-home"),
         },
         capture_output=True,
         text=True,
@@ -40,9 +92,7 @@ def training_rows(install: VllmInstall, path: Path) -> list[dict[str, Any]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("rows:")]
-    rows: list[dict[str, Any]] = json.loads(line.removeprefix("rows:"))
-    return rows
+    return done.stdout
 
 
 def _packages() -> Path:

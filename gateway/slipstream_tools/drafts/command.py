@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import getpass
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import TextIO
 
 from slipstream_core.errors import CommandError
 from slipstream_gateway.capture.store import CaptureStore
 
-from slipstream_tools.drafts import export, forget, statistics
+from slipstream_tools.drafts import export, forget, statistics, training
+from slipstream_tools.drafts.new_file import new_file
 from slipstream_tools.drafts.selection import Selection, nothing_found
 
 
@@ -27,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stats = actions.add_parser("stats", help="tokens and acceptance by class, with the positions where drafts fail")
     exporting = actions.add_parser("export", help="write training data")
     forgetting = actions.add_parser("forget", help="delete the answers of an API key, or all before a day")
-    for action in (listing, stats, exporting, forgetting):
+    trainer = actions.add_parser("train", help="train a draft for Slipstream's engine on captured answers")
+    checking = actions.add_parser("check", help="check a draft's tokenizer, shapes, values and licence")
+    for action in (listing, stats, exporting, forgetting, trainer):
         action.add_argument(
             "--store",
             required=True,
@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="the store of the gateways' --capture-store: a folder, or s3://BUCKET/PREFIX",
         )
         action.add_argument("--pair", metavar="[NAMESPACE/]NAME", help="only answers of this ModelPair")
-    for action in (listing, stats):
+    for action in (listing, stats, checking):
         action.add_argument("--json", action="store_true", help="as JSON")
-    for action in (stats, exporting):
+    for action in (stats, exporting, trainer):
         action.add_argument("--class", dest="request_class", metavar="CLASS", help="only this task, or task/length")
         action.add_argument("--since", type=_date, metavar="DATE", help="only answers of this day (UTC) or later")
     exporting.add_argument(
@@ -47,16 +47,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="speculators: rows of input_ids and loss_mask; specforge: conversations; jsonl: all columns",
     )
     exporting.add_argument("--output", type=Path, metavar="FILE", help="a new file (default: stdout)")
+    training.add_arguments(trainer)
+    checking.add_argument("--target", required=True, metavar="FOLDER", help="the target's checkpoint folder")
+    checking.add_argument("--draft", required=True, metavar="FOLDER", help="the draft's checkpoint folder")
     forgetting.add_argument("--key", metavar="ID", help="public id of an API key, as 'slipstream keys list' shows it")
     forgetting.add_argument("--before", type=_date, metavar="DATE", help="all answers before this day (UTC)")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.action == "check":
+        return training.check_draft(args.target, args.draft, as_json=args.json)
     actions: dict[str, Callable[[CaptureStore, argparse.Namespace], None]] = {
         "list": _list,
         "stats": _stats,
         "export": _export,
         "forget": _forget,
+        "train": _train,
     }
     store = CaptureStore.at(args.store)
     try:
@@ -87,33 +93,21 @@ def _export(store: CaptureStore, args: argparse.Namespace) -> None:
     selection = Selection.of(args)
     if not any(table.num_rows for table in selection.tables(store, ("request_class",))):
         raise nothing_found(args)
-    since = None if args.since is None else args.since.isoformat()
-    chosen = {"pair": args.pair, "request_class": args.request_class, "since": since}
-    store.note("export", user=_user(), format=args.format, **chosen)
+    store.note("export", user=_user(), format=args.format, **_chosen(args))
     if args.output is None:
         counts = export.write(selection.tables(store), args.format, sys.stdout)
     else:
-        with _new_file(args.output) as output:
+        with new_file(args.output) as output:
             counts = export.write(selection.tables(store), args.format, output)
     print(export.summary(counts), file=sys.stderr)
 
 
-@contextmanager
-def _new_file(path: Path) -> Iterator[TextIO]:
-    """A new file for its owner alone, which is there once it is whole. Raises `CommandError`."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, "the file exists")
-        descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                yield file
-            hidden.rename(path)
-        finally:
-            hidden.unlink(missing_ok=True)
-    except OSError as exc:
-        raise CommandError(f"{path}: {exc.strerror or exc}") from exc
+def _train(store: CaptureStore, args: argparse.Namespace) -> None:
+    training.check_options(args)
+    selection = Selection.of(args)
+    training.check_one_target(store, selection, args)
+    store.note("train", user=_user(), output=str(args.output), **_chosen(args))
+    training.train(store, selection, args)
 
 
 def _forget(store: CaptureStore, args: argparse.Namespace) -> None:
@@ -132,6 +126,12 @@ def _forget(store: CaptureStore, args: argparse.Namespace) -> None:
         raise CommandError(
             f"{args.store} has no captured answers {f'of the key {args.key}' if args.key else f'before {before}'}."
         )
+
+
+def _chosen(args: argparse.Namespace) -> dict[str, str | None]:
+    """The selected answers, for the record."""
+    since = None if args.since is None else args.since.isoformat()
+    return {"pair": args.pair, "request_class": args.request_class, "since": since}
 
 
 def _user() -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TextIO
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ class _LeftOutError(Exception):
     """The format cannot express the answer; the message is the cause."""
 
 
-def write(tables: Iterable[pa.Table], format: str, output: TextIO) -> Counts:
+def write(tables: Iterable[pa.Table], format: str, output: IO[str]) -> Counts:
     """Write the rows of `tables` in one of `FORMATS`."""
     written, left_out = 0, Counter[str]()
     for table in tables:

@@ -48,6 +48,7 @@ class GatewayProcess:
                 ),
                 *(part for pair, url in (addresses or {}).items() for part in ("--endpoint", f"{pair}={url}")),
                 *(("--classifier", str(options.classifier)) if options.classifier is not None else ()),
+                *(("--capture-store", options.capture_store) if options.capture_store is not None else ()),
                 *(("--state-folder", str(run_dir)) if options.manifest.parent == EXAMPLES else ()),
                 *(("--admin-port", str(options.admin_port)) if options.admin_port is not None else ()),
                 *(("--keys", str(options.keys)) if options.keys is not None else ()),

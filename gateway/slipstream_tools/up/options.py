@@ -59,6 +59,14 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     classifier: Annotated[
         File | None, option("classifier from 'slipstream train' (default: the one in the package)")
     ] = None
+    capture_store: Annotated[
+        str | None,
+        option(
+            "folder, or s3://BUCKET/PREFIX, for the answers that policies with 'capture' keep (default: none are kept)",
+            "--capture-store",
+            metavar="FOLDER|URL",
+        ),
+    ] = None
     timeout_s: Annotated[
         Seconds | None,
         option("time limit for loading models; large checkpoints need more (default: 110 for Triton, 600 for vLLM)"),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from embedded_training.batches import render_prompt
-from embedded_training.model import DRAFT, TARGET, Llama, Shape
+from embedded_training.shapes import DRAFT, TARGET
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from slipstream_engine.config import ModelConfig, load_config
+from slipstream_engine.draft_training.llama import Llama
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR, demo
 from slipstream_engine.embedded.corpus import example
 from tokenizers import Tokenizer
@@ -46,14 +49,16 @@ def test_special_ids_in_the_config_are_the_tokenizer_s(folder: Path) -> None:
     assert config["vocab_size"] == TOKENIZER.get_vocab_size()
 
 
-@pytest.mark.parametrize(("folder", "shape"), [(TARGET_DIR, TARGET), (DRAFT_DIR, DRAFT)], ids=("target", "draft"))
-def test_checkpoints_have_the_shapes_that_training_makes(folder: Path, shape: Shape) -> None:
-    assert Llama.load(folder).shape == shape
+@pytest.mark.parametrize(("folder", "config"), [(TARGET_DIR, TARGET), (DRAFT_DIR, DRAFT)], ids=("target", "draft"))
+def test_checkpoints_have_the_shapes_that_training_makes(folder: Path, config: ModelConfig) -> None:
+    found = load_config(folder)
+    assert found.rope.theta == config.rope.theta
+    assert msgspec.structs.replace(found, rope=config.rope) == config
 
 
 @FOLDERS
 def test_transformers_computes_the_same_logits(folder: Path) -> None:
-    ids = torch.randint(5, TARGET.vocab, (2, 40), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(5, TARGET.vocab_rows, (2, 40), generator=torch.Generator().manual_seed(0))
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(Llama.load(folder)(ids), reference(ids).logits, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,129 @@
+"""`slipstream drafts train`: trains a draft on captured answers, in a process of the engine's own package."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from slipstream_core.errors import CommandError
+from slipstream_gateway.capture.store import CaptureStore
+
+from slipstream_tools.drafts import export, recipes
+from slipstream_tools.drafts.new_file import new_file
+from slipstream_tools.drafts.selection import Selection, nothing_found
+
+_LLAMA = "llama"
+_MODULE, _CHECK = "slipstream_engine.draft_training", "slipstream_engine.draft_check"
+_NEEDED = ("torch", "safetensors", "tokenizers")
+_INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", required=True, metavar="FOLDER", help="the target: its tokenizer and configuration")
+    parser.add_argument(
+        "--method",
+        choices=(_LLAMA, *recipes.METHODS),
+        default=_LLAMA,
+        help="llama (default): a small model for Slipstream's engine; others: write the commands with which the "
+        "package speculators trains a draft for vLLM",
+    )
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("--draft", metavar="FOLDER", help="the draft to start from")
+    start.add_argument("--new", metavar="LAYERSxHIDDEN", help="start a new draft, such as 1x192")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the trained draft; resumes there")
+    parser.add_argument("--passes", default="3", metavar="N", help="how often each answer is read (default: 3)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto")
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raises `CommandError` if options exclude each other, or a package is missing."""
+    if args.method == _LLAMA:
+        if args.draft is None and args.new is None:
+            raise CommandError("give --draft FOLDER to start from, or --new LAYERSxHIDDEN, such as 1x192.", exit_code=2)
+        check_installed()
+    elif args.new is not None:
+        raise CommandError(f"--new is not for --method {args.method}, which has a size of its own.", exit_code=2)
+
+
+def check_installed() -> None:
+    """Raises `CommandError` if a package is missing."""
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        raise CommandError(
+            f"training needs the package {missing[0]!r}: install 'slipstream-serving[engine,cpu]', or on a GPU "
+            "'slipstream-serving[engine,gpu]'."
+        )
+
+
+def check_one_target(store: CaptureStore, selection: Selection, args: argparse.Namespace) -> None:
+    """Raises `CommandError` unless the selected answers are of one target: token ids of others mean other texts."""
+    targets = {
+        (row["pair"], row["target"])
+        for table in selection.tables(store, ("request_class", "pair", "target"))
+        for row in table.select(["pair", "target"]).group_by(["pair", "target"]).aggregate([]).to_pylist()
+    }
+    if not targets:
+        raise nothing_found(args)
+    if len({target for _, target in targets}) > 1:
+        found = ", ".join(sorted(f"{pair} with {target}" for pair, target in targets))
+        raise CommandError(f"the answers are of several targets ({found}): choose with --pair and --since.")
+
+
+def train(store: CaptureStore, selection: Selection, args: argparse.Namespace) -> None:
+    """Train a draft by `args.method`, or write what trains it."""
+    if args.method == _LLAMA:
+        _train_llama(store, selection, args)
+        print(f"serve it with the pair's draft: {{kind: model, source: {args.output}}}", file=sys.stderr)
+    else:
+        _write_recipe(store, selection, args)
+
+
+def check_draft(target: str, draft: str, *, as_json: bool) -> int:
+    """Check a draft against its target. Returns the exit status."""
+    check_installed()
+    command = [sys.executable, "-m", _CHECK, "--target", target, "--draft", draft, *(["--json"] if as_json else [])]
+    return subprocess.run(command, check=False).returncode
+
+
+def _write_recipe(store: CaptureStore, selection: Selection, args: argparse.Namespace) -> None:
+    answers, file = args.output / "answers.jsonl", args.output / "train.sh"
+    text = recipes.script(
+        args.method, target=args.target, draft=args.draft, passes=args.passes, answers=answers, output=args.output
+    )
+    args.output.mkdir(parents=True, exist_ok=True)
+    with new_file(answers) as rows:
+        counts = export.write(selection.tables(store), "speculators", rows)
+    print(export.summary(counts), file=sys.stderr)
+    with new_file(file) as script:
+        script.write(text)
+    print(f"{file} has the commands; {answers} has the answers: delete it when the draft is trained", file=sys.stderr)
+
+
+def _train_llama(store: CaptureStore, selection: Selection, args: argparse.Namespace) -> None:
+    """Pass the answers to the training process, which shows its progress. They are written nowhere else."""
+    start = ("--draft", args.draft) if args.draft is not None else ("--new", args.new)
+    command = [
+        *(sys.executable, "-m", _MODULE, "--answers", "-", "--target", args.target, *start),
+        *("--output", str(args.output), "--passes", args.passes, "--device", args.device),
+    ]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, encoding="utf-8")
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # it keeps its state, as after Ctrl-C
+    try:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as pipe:  # the process says why it reads no further
+            print(export.summary(export.write(selection.tables(store), "speculators", pipe)), file=sys.stderr)
+        status = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if status == _INTERRUPTED:
+        raise KeyboardInterrupt
+    if status:
+        raise CommandError("no draft was trained.", exit_code=status)

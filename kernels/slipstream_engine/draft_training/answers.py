@@ -1,0 +1,93 @@
+"""Answers to train on, as JSON lines: `input_ids`, and `loss_mask` with 1 at the tokens of the answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from slipstream_engine.draft_training.batches import Batch, Row, collated, divided
+from slipstream_engine.errors import CheckpointError
+
+HELD_OUT_SHARE, MOST_HELD_OUT = 0.05, 256
+
+
+class _Line(msgspec.Struct):
+    input_ids: Annotated[list[int], msgspec.Meta(min_length=2)]
+    loss_mask: list[int]
+
+
+class Rows(msgspec.Struct):
+    """Rows that fit a target, and the number of others by cause."""
+
+    rows: list[Row]
+    left_out: dict[str, int]
+
+
+def read_rows(lines: Iterable[bytes], *, context_tokens: int, vocabulary: int) -> Rows:
+    """The rows of JSON `lines`. A row that exceeds the context is cut off, or left out if nothing of its answer is
+    left.
+
+    Raises:
+        CheckpointError: a line has another form, or a token id that the target does not have.
+    """
+    decoder = msgspec.json.Decoder(_Line)
+    found = Rows([], {})
+    for number, line in enumerate(lines, 1):
+        try:
+            row = _row(decoder.decode(line))
+        except (msgspec.MsgspecError, ValueError) as exc:
+            raise CheckpointError(f"line {number} of the answers: {exc}") from exc
+        highest = int(row.ids.max())
+        if highest >= vocabulary:
+            raise CheckpointError(
+                f"line {number} of the answers has the token id {highest}, and the target has {vocabulary} tokens: "
+                "the answers are of another target"
+            )
+        if row.prompt_tokens >= context_tokens:
+            cause = f"with a prompt of {context_tokens} tokens or more"
+            found.left_out[cause] = found.left_out.get(cause, 0) + 1
+        else:
+            found.rows.append(row._replace(ids=row.ids[:context_tokens]))
+    return found
+
+
+def _row(line: _Line) -> Row:
+    prompt = len(line.loss_mask) - sum(line.loss_mask)
+    if line.loss_mask != [0] * prompt + [1] * (len(line.input_ids) - prompt):
+        raise ValueError("loss_mask is not 0 for each token of the prompt, then 1 for each token of the answer")
+    if not 0 < prompt < len(line.input_ids):
+        raise ValueError("the prompt or the answer has no tokens")
+    return Row(np.array(line.input_ids, dtype=np.int32), prompt)
+
+
+class Answers:
+    """A `BatchSource` of rows, one pass after the other, each in another order."""
+
+    def __init__(self, rows: Sequence[Row], *, seed: int, max_tokens: int, pad_id: int) -> None:
+        shuffled = random.Random(f"{seed}/held-out").sample(rows, len(rows))
+        held_out = min(MOST_HELD_OUT, int(HELD_OUT_SHARE * len(rows)))
+        self.trained, self.unseen = shuffled[held_out:], shuffled[:held_out]
+        self._seed, self._max_tokens, self._pad_id = seed, max_tokens, pad_id
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of one pass."""
+        return sum(len(row.ids) for row in self.trained)
+
+    def batches(self, start: int) -> Iterator[tuple[int, Batch]]:
+        number = turn = 0
+        while True:
+            rng = random.Random(f"{self._seed}/{turn}")
+            for group in divided(rng.sample(self.trained, len(self.trained)), rng, max_tokens=self._max_tokens):
+                if number >= start:
+                    yield number, collated(group, pad_id=self._pad_id)
+                number += 1
+            turn += 1
+
+    def held_out(self) -> Iterator[Batch]:
+        for group in divided(self.unseen, random.Random(self._seed), max_tokens=self._max_tokens):
+            yield collated(group, pad_id=self._pad_id)
