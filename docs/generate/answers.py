@@ -25,7 +25,8 @@ class SpeculationUsage(msgspec.Struct):
     prompt, and the number of passes that first rejected a draft token at each position. The same request with `seed`
     gets the same answer from servers with the same `system_fingerprint`; choice `i` has the answer of a request for one
     choice with `seed + i`. `seed` is null if the server chose it. `engine_seconds` is the engine's time that
-    the answer took: of each pass, the share of its rows in all rows. `resumed` has a cause for each time that another
+    the answer took: of each pass, the share of its rows in all rows. `draft` is the draft's name where the engine has
+    several. `resumed` has a cause for each time that another
     server continued the answer."""
 
     seed: int | None
@@ -33,6 +34,7 @@ class SpeculationUsage(msgspec.Struct):
     target_steps: Count
     rejected_at: list[Count]
     engine_seconds: float | None
+    draft: str | None | msgspec.UnsetType = msgspec.UNSET
     resumed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 

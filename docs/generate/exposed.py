@@ -51,7 +51,7 @@ from slipstream_operator.handlers.controller import Controller, ControllerSettin
 from slipstream_operator.handlers.metrics import Metrics
 
 PAIR, CLASS = "llm/acme", "code/long"
-_USAGE = Usage(prompt_tokens=9, output_tokens=20, drafted=15, accepted=12, steps=8)
+_USAGE = Usage(prompt_tokens=9, output_tokens=20, drafted=15, accepted=12, steps=8, draft="support", engine_s=0.2)
 _DECISION = Decision(
     arm=Arm.SPECULATIVE,
     reason=Reason.SPECULATION_PAYS,

@@ -51,6 +51,17 @@ class Drafts(NamedTuple):
         return cls(torch.empty(rows, 0, dtype=torch.int64, device=device), [0] * rows)
 
 
+def joined(parts: Sequence_[Drafts]) -> Drafts:
+    """The drafts of several sources for one batch, in which each request has those of at most one."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [max(of_row) for of_row in zip(*(part.lengths for part in parts), strict=True)]
+    ids = parts[0].token_ids.new_full((len(lengths), max(lengths)), -1)
+    for part in parts:
+        ids[:, : part.token_ids.shape[1]] = torch.maximum(ids[:, : part.token_ids.shape[1]], part.token_ids)
+    return Drafts(ids, lengths)
+
+
 class DraftSource(Protocol):
     """Proposes tokens for the requests of a batch; `commit` reports the accepted ones."""
 

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from slipstream_engine.cache import SlotPool
 from slipstream_engine.draft_allocation import DraftRows, kept
-from slipstream_engine.drafts import DraftRow, Drafts, DraftSource, Offer
+from slipstream_engine.draft_pool import DraftPool
+from slipstream_engine.drafts import DraftRow, Drafts, Offer
 from slipstream_engine.engine_time import EngineTime
 from slipstream_engine.model import Model
 from slipstream_engine.request_checks import check_request
@@ -45,7 +46,7 @@ class _Emitted(NamedTuple):
 
 
 class Engine:
-    """Decodes requests with one target and one draft source. Not thread-safe: `EngineService` owns the thread.
+    """Decodes requests with one target and the drafts of one pool. Not thread-safe: `EngineService` owns the thread.
 
     `max_draft_tokens` caps the draft length of a request, `max_waiting` bounds the queue, and `prefill_chunk_tokens`
     limits the prompt tokens that are read for each output token of the other requests' streams. `verify_backend` is
@@ -56,7 +57,7 @@ class Engine:
         self,
         target: Model,
         tokenizer: Tokenizer,
-        draft_source: DraftSource | None,
+        draft_source: DraftPool | None,
         *,
         slots: int,
         max_draft_tokens: int,
@@ -87,6 +88,12 @@ class Engine:
     def capacity(self) -> int:
         """Maximum number of running and waiting requests."""
         return self._cache.slots + self._max_waiting
+
+    @property
+    def draft_names(self) -> tuple[str, ...]:
+        """The names of the drafts, if there are several."""
+        names = () if self._draft_source is None else self._draft_source.names
+        return names if len(names) > 1 else ()
 
     @property
     def busy(self) -> bool:
@@ -160,6 +167,8 @@ class Engine:
             chunks += self._decode(decoding)
         ended = {chunk.request_id for chunk in chunks if chunk.finish_reason is not None}
         for sequence in [s for s in self._running if s.request.request_id in ended]:
+            if self._draft_source is not None and sequence.draft:
+                self._draft_source.learn(sequence.slot, sequence.request.group, *sequence.decoded)
             self._release(sequence)
         return chunks
 
@@ -167,6 +176,9 @@ class Engine:
         while self._waiting and len(self._pool):
             sequence = self._waiting.popleft()
             sequence.slot = self._pool.take()
+            if self._draft_source is not None and sequence.draft_length:
+                name = self._draft_source.start(sequence.slot, sequence.request.group)
+                sequence.draft = name if self.draft_names else ""
             bisect.insort(self._running, sequence, key=lambda s: s.slot)
 
     def _release(self, sequence: Sequence) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from slipstream_engine.drafts import DraftRow, Drafts, ModelDrafts, Offer, PromptLookup
+from slipstream_engine.drafts import DraftRow, Drafts, ModelDrafts, Offer, PromptLookup, joined
 
 
 class HybridDrafts:
@@ -37,7 +36,7 @@ class HybridDrafts:
         self._by_model = {row.slot for row, length in zip(rows, drafts.lengths, strict=True) if length}
         if not any(copies.lengths):
             return drafts
-        return _joined(copies, drafts) if self._by_model else copies
+        return joined([copies, drafts]) if self._by_model else copies
 
     def commit(self, slot: int, accepted: int) -> None:
         if slot in self._by_model:
@@ -46,12 +45,3 @@ class HybridDrafts:
     def release(self, slot: int) -> None:
         self._lookup.release(slot)
         self._model.release(slot)
-
-
-def _joined(copies: Drafts, drafts: Drafts) -> Drafts:
-    """Both drafts of a batch, in which each request has one of them."""
-    lengths = [max(pair) for pair in zip(copies.lengths, drafts.lengths, strict=True)]
-    ids = drafts.token_ids.new_full((len(lengths), max(lengths)), -1)
-    for part in (copies.token_ids, drafts.token_ids):
-        ids[:, : part.shape[1]] = torch.maximum(ids[:, : part.shape[1]], part)
-    return Drafts(ids, lengths)

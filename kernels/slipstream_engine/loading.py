@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 import torch
 
 from slipstream_engine.config import load_config
 from slipstream_engine.draft_compatibility import check_draft
+from slipstream_engine.draft_pool import DraftPool
 from slipstream_engine.drafts import DraftSource, ModelDrafts, PromptLookup
 from slipstream_engine.eagle import EagleDrafts, EagleHead
 from slipstream_engine.engine import Engine
@@ -42,7 +44,7 @@ def load_engine(settings: EngineSettings) -> Engine:
     return Engine(
         target,
         tokenizer,
-        _draft_source(settings, target, tokenizer),
+        _drafts(settings, target, tokenizer),
         slots=settings.max_slots,
         max_draft_tokens=settings.max_draft_tokens,
         max_waiting=settings.max_waiting,
@@ -52,30 +54,41 @@ def load_engine(settings: EngineSettings) -> Engine:
     )
 
 
-def _draft_source(settings: EngineSettings, target: Model, tokenizer: Tokenizer) -> DraftSource | None:
+def _drafts(settings: EngineSettings, target: Model, tokenizer: Tokenizer) -> DraftPool | None:
+    """All drafts by their sources, None without any."""
     if settings.draft_kind == "none":
         return None
     if settings.draft_kind == "ngram":
-        return PromptLookup(settings.max_slots, target.device)
-    model = _draft_model(settings, target, tokenizer)
-    if model is None or settings.draft_kind == "model":
-        return model
-    return HybridDrafts(PromptLookup(settings.max_slots, target.device), model)
-
-
-def _draft_model(settings: EngineSettings, target: Model, tokenizer: Tokenizer) -> ModelDrafts | None:
+        return DraftPool({"ngram": PromptLookup(settings.max_slots, target.device)})
     if settings.draft is None:
         raise CheckpointError(f"draft_kind is {settings.draft_kind!r}, but no draft checkpoint is named")
-    folder = resolve_source(settings.draft)
+    sources: dict[str, DraftSource] = {}
+    for source in dict.fromkeys((settings.draft, *settings.more_drafts.splitlines())):
+        model = _draft_model(settings, source, target, tokenizer)
+        if model is not None:
+            lookup = PromptLookup(settings.max_slots, target.device)
+            sources[_name(source, sources)] = model if settings.draft_kind == "model" else HybridDrafts(lookup, model)
+    return DraftPool(sources) if sources else None
+
+
+def _name(source: str, taken: Collection[str]) -> str:
+    """The last part of a draft's source, which clients see; numbered if it is `taken`."""
+    name = source.rstrip("/").rpartition("/")[2]
+    return name if name not in taken else f"{name}-{len(taken) + 1}"
+
+
+def _draft_model(settings: EngineSettings, source: str, target: Model, tokenizer: Tokenizer) -> ModelDrafts | None:
+    folder = resolve_source(source)
     try:
         if is_eagle_head(folder):
             return EagleDrafts(EagleHead.load(folder, target), target, settings.max_slots)
-        draft_tokenizer = Tokenizer.load(resolve_tokenizer(settings.draft_tokenizer, folder), checkpoint=folder)
+        own = settings.draft_tokenizer if source == settings.draft else None
+        draft_tokenizer = Tokenizer.load(resolve_tokenizer(own, folder), checkpoint=folder)
         check_draft(tokenizer, draft_tokenizer, target.config.vocab_rows, load_config(folder).vocab_rows)
     except DraftMismatchError as exc:
         if settings.on_draft_mismatch == "refuse":
-            raise
-        logger.warning("the draft %r does not match, so every request decodes without drafts: %s", settings.draft, exc)
+            raise DraftMismatchError(f"draft {source!r}: {exc}") from exc
+        logger.warning("the draft %r does not match, so no request uses it: %s", source, exc)
         return None
     draft = Model.load(folder, device=target.device, dtype=target.dtype, context_tokens=target.context_tokens)
     return ModelDrafts(draft, settings.max_slots, target.config.vocab_rows)

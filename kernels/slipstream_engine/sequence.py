@@ -12,8 +12,9 @@ class Sequence:
     """A request with its tokens so far, the number of cached tokens, and its costs.
 
     `tokens` is prompt + resumed + generated. While decoding, all tokens except the last are cached. `arrival` is a
-    unique number within the engine. `engine_s` is the request's engine time in seconds. `log_odds` is how much likelier
-    this request's draft tokens are accepted than those of others (see `draft_allocation.Chances`), by `Offer.copied`.
+    unique number within the engine. `engine_s` is the request's engine time in seconds. `draft` is the name of its
+    draft where there are several. `log_odds` is how much likelier this request's draft tokens are accepted than those
+    of others (see `draft_allocation.Chances`), by `Offer.copied`.
 
     Raises RequestError if a stop string is unusable or the resumed tokens are a finished answer.
     """
@@ -40,6 +41,8 @@ class Sequence:
             raise RequestError("resume_ids already hold a stop string or EOS: there is nothing to continue")
         self._drafted = self._accepted = self._steps = 0
         self.engine_s = 0.0
+        self.draft = ""
+        self._first_s = 0.0  # engine time up to the first token
         self.log_odds = [0.0, 0.0]
         self._max_drafts = min(request.draft_tokens, max_draft_tokens)
         self._rejected_at = [0] * self._max_drafts
@@ -65,6 +68,14 @@ class Sequence:
         """Maximum number of drafts of the next step. One of the remaining tokens is the target's own."""
         return max(0, min(self._max_drafts, self._end - len(self.tokens) - 1))
 
+    @property
+    def decoded(self) -> tuple[float, int]:
+        """The engine time in seconds and the tokens of the steps after the first token. No tokens if drafting was
+        stopped meanwhile, or if the answer was resumed, since its time is not that of its draft alone."""
+        whole = self._max_drafts and not self.request.resume_ids
+        tokens = len(self.tokens) - len(self.request.prompt_ids) - 1
+        return self.engine_s - self._first_s, tokens if whole else 0
+
     def stop_drafting(self) -> None:
         """Decode plainly from the next step on. The draft's cache stays until the slot is released."""
         self._max_drafts = 0
@@ -72,6 +83,7 @@ class Sequence:
     def first(self, token: int, margins: tuple[float, ...] | None = None) -> Chunk:
         """Add the token of the prompt's last position."""
         self.cached = len(self.tokens)
+        self._first_s = self.engine_s
         return self._extend([token], margins)
 
     def step(self, token_ids: list[int], drafted: int, margins: tuple[float, ...] | None = None) -> Chunk:
@@ -130,6 +142,7 @@ class Sequence:
             steps=self._steps,
             rejected_at=tuple(self._rejected_at),
             engine_s=self.engine_s,
+            draft=self.draft,
         )
         return Chunk(
             request_id=self.request.request_id,

@@ -80,6 +80,7 @@ class EngineService:
             resumes_sampled=True,
             adaptive=True,
             fingerprint=self._engine.fingerprint,
+            drafts=self._engine.draft_names,
         )
 
     def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:

@@ -110,6 +110,8 @@ def _response(chunk: Chunk, outputs: frozenset[str], prompt_ids: Sequence[int]) 
     tensors = [_tensor(name, value) for name, value in values.items() if name in outputs]
     if chunk.last and counts.engine_s is not None and "engine_seconds" in outputs:
         tensors.append(pb_utils.Tensor("engine_seconds", np.array([counts.engine_s], dtype=np.float32)))
+    if chunk.last and counts.draft and "draft" in outputs:
+        tensors.append(_tensor("draft", counts.draft))
     if prompt_ids and "prompt_ids" in outputs:
         tensors.append(_tensor("prompt_ids", prompt_ids))
     if chunk.margins is not None and "margins" in outputs:

@@ -37,6 +37,7 @@ INPUT_TENSORS = (
     "stream",
     "margins",
     "prompt_ids",
+    "group",
 )
 STOP_DRAFTING = "stop_drafting"
 ENGINE_FACTS = "engine_facts"
@@ -47,6 +48,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_STOP_STRINGS = 64
 MAX_STOP_BYTES = 1024
 MAX_TEMPERATURE = 100.0
+MAX_GROUP_BYTES = 128
 
 
 class TritonRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +92,7 @@ def parse_request(
         draft_tokens=_integer(tensors, "draft_tokens", default=0, minimum=0) or 0,
         adaptive=_flag(tensors, "adaptive"),
         margins=_flag(tensors, "margins"),
+        group=_group(tensors),
     )
     return TritonRequest(
         generation=generation, stream=_flag(tensors, "stream"), prompt_ids=_flag(tensors, "prompt_ids")
@@ -203,6 +206,15 @@ def _token_ids(tensors: Tensors, name: str) -> tuple[int, ...]:
         index = int(np.argmax(ids < 0))
         raise RequestError(f"{name}[{index}]: a token id cannot be negative, got {int(ids[index])}")
     return tuple(ids.tolist())
+
+
+def _group(tensors: Tensors) -> str:
+    if "group" not in tensors:
+        return ""
+    raw = _scalar(tensors, "group")
+    if len(raw) > MAX_GROUP_BYTES:
+        raise RequestError(f"group: at most {MAX_GROUP_BYTES} bytes, got {len(raw)}")
+    return _decode(raw, "group")
 
 
 def _text(tensors: Tensors, name: str) -> str:

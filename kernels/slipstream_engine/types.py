@@ -38,7 +38,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     they count towards `max_tokens`. The continuation equals that of the earlier answer, sampled or not, at every draft
     length. `draft_tokens` is the draft length, 0 for plain decoding. With `adaptive` it is a maximum: in each step the
     engine verifies as many draft tokens as pay. `margins` requests the gap between the target's two best logits for
-    each token."""
+    each token. Requests of one `group` are alike: an engine with several drafts learns for each group which one suits
+    it."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -49,12 +50,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     draft_tokens: int = 0
     adaptive: bool = False
     margins: bool = False
+    group: str = ""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Costs of a request so far. `steps` counts the target's passes after the prompt. `rejected_at[i]` counts the steps
     whose first rejected draft token was at position i. `counted` is False if the number of drafted tokens is
-    unknown; the fields after it, up to `rejected_at`, are then meaningless. `engine_s` is the request's engine
+    unknown; the fields after it, up to `rejected_at`, are then meaningless. `draft` is the name of the request's draft,
+    empty where there is no choice. `engine_s` is the request's engine
     time: the sum over its passes of the pass time times the request's share of the rows. None if unknown."""
 
     prompt_tokens: int
@@ -65,6 +68,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     rejected_at: tuple[int, ...] = ()
     engine_s: float | None = None
+    draft: str = ""
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from tests.benchmarks.system import MODEL, running_system
 SEED = 41_017
 _RESAMPLES = 2000
 _NAMES = ("shipped", "trained")
+_SHIPPED = '{kind: model, source: "embedded:draft"}'
 
 
 class Answered(NamedTuple):
@@ -37,19 +38,24 @@ class Answered(NamedTuple):
     tokens: int
     steps: int
     text: str
+    draft: str = ""
 
 
 Pair = tuple[Answered, Answered]
 
 
-def manifest(draft: Path) -> str:
-    """Both pairs, as the models `shipped` and `trained`."""
+def manifest(drafts: Mapping[str, str]) -> str:
+    """The embedded target with each of `drafts`, as models of these names; a draft is in YAML."""
     shipped = EMBEDDED_MANIFEST.read_text()
     texts = []
-    for name, source in zip(_NAMES, ("embedded:draft", str(draft.resolve())), strict=True):
+    for name, draft in drafts.items():
         text = shipped.replace("name: embedded", f"name: {name}").replace("pair: embedded", f"pair: {name}")
-        texts.append(text.replace(MODEL, name).replace("embedded:draft", source))
+        texts.append(text.replace(MODEL, name).replace(_SHIPPED, draft))
     return "---\n".join(texts)
+
+
+def model_draft(source: Path | str) -> str:
+    return f'{{kind: model, source: "{source.resolve() if isinstance(source, Path) else source}"}}'
 
 
 def ask(client: httpx.Client, request: Request, model: str) -> Answered:
@@ -69,7 +75,13 @@ def ask(client: httpx.Client, request: Request, model: str) -> Answered:
                 text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
                 usage = event.get("usage") or usage
     seconds = time.perf_counter() - began
-    return Answered(seconds, usage["completion_tokens"], usage["slipstream"]["target_steps"], text)
+    return Answered(
+        seconds,
+        usage["completion_tokens"],
+        usage["slipstream"]["target_steps"],
+        text,
+        usage["slipstream"]["draft"] or "",
+    )
 
 
 def tokens_per_step(pairs: Sequence[Pair], which: int) -> float:
@@ -104,7 +116,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pairs.yaml"
-        file.write_text(manifest(args.draft))
+        file.write_text(manifest({"shipped": _SHIPPED, "trained": model_draft(args.draft)}))
         with running_system(file) as system, httpx.Client(base_url=system.gateway_url, timeout=120) as client:
             for name in _NAMES:
                 for request in workload(SEED + 1, 3, {args.task[0]: 1.0}):

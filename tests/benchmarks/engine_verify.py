@@ -18,6 +18,7 @@ import msgspec
 import torch
 from slipstream_engine.checkpoint import load_weights
 from slipstream_engine.config import load_config
+from slipstream_engine.draft_pool import DraftPool
 from slipstream_engine.drafts import ModelDrafts
 from slipstream_engine.embedded.workload import STRUCTURED_LONG, workload
 from slipstream_engine.engine import Engine
@@ -72,7 +73,7 @@ def build(rows: int, slots: int, draft_tokens: int, device: str, dtype: torch.dt
     return Engine(
         target,
         tokenizer,
-        ModelDrafts(draft, slots, config.vocab_rows),
+        DraftPool({"draft": ModelDrafts(draft, slots, config.vocab_rows)}),
         slots=slots,
         max_draft_tokens=draft_tokens,
         max_waiting=slots,

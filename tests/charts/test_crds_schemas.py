@@ -381,6 +381,14 @@ REFUSED = {
         pair(engine=VLLM, draft={"kind": "hybrid", "source": "./draft"}),
         "draft.kind hybrid is for engine kind slipstream",
     ),
+    "a choice of drafts in vLLM": (
+        pair(engine=VLLM, draft={"kind": "model", "source": "./draft", "alternatives": ["./other"]}),
+        "draft.alternatives are for engine kind slipstream",
+    ),
+    "the same draft twice": (
+        pair(draft={"kind": "model", "source": "./draft", "alternatives": ["./other", "./draft"]}),
+        "draft.alternatives must be checkpoints that differ",
+    ),
     "n-gram source": (pair(draft={"kind": "ngram", "source": "./x"}), "source has no effect"),
     "n-gram revision": (pair(draft={"kind": "ngram", "revision": "x"}), "revision has no effect"),
     "no draft's tokenizer": (pair(draft={"kind": "none", "tokenizer": "x"}), "tokenizer has no effect"),

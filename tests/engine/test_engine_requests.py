@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from slipstream_engine.draft_pool import DraftPool
 from slipstream_engine.drafts import DraftRow, DraftSource, ModelDrafts, PromptLookup
 from slipstream_engine.engine import Engine
 from slipstream_engine.errors import CheckpointError, DraftMismatchError, OverloadedError, RequestError
@@ -351,7 +352,7 @@ def test_a_failing_step_ends_its_requests_and_the_next_ones_are_served(
     pair_folder: Path, drain: Drain, make_engine: Make
 ) -> None:
     target = Model.load(pair_folder / "target", device=torch.device("cpu"), dtype=torch.float32)
-    source = _FailingOnce(ModelDrafts(target, 2, 257))
+    source = _FailingOnce(DraftPool({"own": ModelDrafts(target, 2, 257)}))
     engine = Engine(
         target,
         Tokenizer.load(pair_folder / "target"),

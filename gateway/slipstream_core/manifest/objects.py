@@ -97,6 +97,14 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = None
     revision: Revision = None
     tokenizer: TokenizerSource = None
+    alternatives: Annotated[
+        tuple[Source, ...],
+        Meta(
+            max_length=7,
+            description="Checkpoints of further drafts of the same kind, with the target's tokenizer: the engine "
+            "learns which draft suits which class of requests. For engine kind slipstream, and kinds model and hybrid.",
+        ),
+    ] = ()
 
     @property
     def has_model(self) -> bool:

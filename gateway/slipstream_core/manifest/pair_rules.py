@@ -88,6 +88,8 @@ def _check_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
     yield from _check_endpoints(engine.endpoints, protocol, "spec.engine.endpoints")
     if spec.draft is not None and spec.draft.kind == "hybrid":
         yield Problem("spec.draft.kind", "hybrid is for engine kind slipstream: vLLM has one draft")
+    if spec.draft is not None and spec.draft.alternatives:
+        yield Problem("spec.draft.alternatives", "is for engine kind slipstream: vLLM has one draft")
     if spec.draft is not None and spec.draft.tokenizer is not None and not engine.endpoints:
         message = "has no effect with engine kind vllm, which uses the tokenizer in spec.draft.source; leave it out"
         yield Problem("spec.draft.tokenizer", message)
@@ -209,8 +211,8 @@ def _check_sources(spec: ModelPairSpec, required: str) -> Iterator[Problem]:
     elif draft.kind in DRAFTS_WITH_SOURCE or (draft.kind == "mtp" and draft.source is not None):
         yield from _check_draft_model(draft, target)
     else:
-        for name in ("source", "revision", "tokenizer"):
-            if getattr(draft, name) is not None:
+        for name in ("source", "revision", "tokenizer", "alternatives"):
+            if getattr(draft, name):
                 yield Problem(f"spec.draft.{name}", f"has no effect with draft kind {draft.kind}, leave it out")
 
 
@@ -220,6 +222,11 @@ def _check_draft_model(draft: Draft, target: Target | None) -> Iterator[Problem]
         return
     yield from _check_source(draft.source, "spec.draft.source")
     yield from _check_source(draft.tokenizer or "", "spec.draft.tokenizer")
+    for index, source in enumerate(draft.alternatives):
+        path = f"spec.draft.alternatives[{index}]"
+        yield from _check_source(source, path)
+        if source in (draft.source, *draft.alternatives[:index]):
+            yield Problem(path, f"must be another checkpoint than the drafts before it, got {show(source)}")
     if target is not None and (draft.source, draft.revision) == (target.source, target.revision):
         message = "must be another checkpoint than the target's: a draft as slow as its target saves nothing"
         yield Problem("spec.draft.source", f"{message}, got {show(draft.source)}")

@@ -41,6 +41,8 @@ def engine_parameters(pair: ModelPair, folder: PurePath) -> dict[str, str]:
     for name, source in optional.items():
         if source is not None:
             parameters[name] = located(source, folder)
+    if draft.alternatives:
+        parameters["more_drafts"] = "\n".join(located(source, folder) for source in draft.alternatives)
     if engine.context_tokens is not None:
         parameters["context_tokens"] = str(engine.context_tokens)
     if target.source.startswith(EMBEDDED):

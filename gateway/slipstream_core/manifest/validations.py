@@ -159,6 +159,17 @@ _PAIR = (
         "draft.kind hybrid is for engine kind slipstream: vLLM has one draft",
     ),
     Rule(
+        "!has(self.draft) || !has(self.draft.alternatives) || size(self.draft.alternatives) == 0 || "
+        "self.engine.kind == 'slipstream' && self.draft.kind in ['model', 'hybrid']",
+        "draft.alternatives are for engine kind slipstream, and draft kinds model and hybrid",
+    ),
+    Rule(
+        "!has(self.draft) || !has(self.draft.alternatives) || !has(self.draft.source) || "
+        "self.draft.alternatives.all(source, source != self.draft.source && "
+        "self.draft.alternatives.exists_one(other, other == source))",
+        "draft.alternatives must be checkpoints that differ from each other and from draft.source",
+    ),
+    Rule(
         f"!has(self.draft) || !(self.draft.kind in {list(DRAFTS_OF_VLLM)}) || self.engine.kind == 'vllm'",
         f"draft.kind {', '.join(DRAFTS_OF_VLLM)} are for engine kind vllm",
     ),

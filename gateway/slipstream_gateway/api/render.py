@@ -24,8 +24,9 @@ def usage_object(
 ) -> dict[str, object]:
     """OpenAI's usage object. The figures of speculation are in OpenAI's own fields where these exist. Additional fields
     hold the seed (choice `i` is sampled with `choice_seed(seed, i)`), the draft length, the target's passes after the
-    prompt, the number of passes by the position of the first rejected draft token, the engine's time in seconds, and a
-    cause for each time that the answer moved to another server after a failure. Unknown values are null."""
+    prompt, the number of passes by the position of the first rejected draft token, the engine's time in seconds, the
+    draft where the engine has several, and a cause for each time that the answer moved to another server after a
+    failure. Unknown values are null."""
     counted = usage.counted
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -41,6 +42,7 @@ def usage_object(
             "target_steps": usage.steps if counted else None,
             "rejected_at": usage.rejected_at if counted else None,
             "engine_seconds": usage.engine_s,
+            "draft": usage.draft or None,
             "resumed": resumed,
         },
     }

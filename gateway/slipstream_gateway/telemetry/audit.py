@@ -223,6 +223,7 @@ def _decision(at_s: float, outcome: Outcome) -> dict[str, Any]:
         "output_tokens": usage.output_tokens,
         "drafted": usage.drafted,
         "accepted": usage.accepted,
+        **({"draft": usage.draft} if usage.draft else {}),
         "e2e_s": round(outcome.e2e_s, 6),
         "ttft_s": None if outcome.ttft_s is None else round(outcome.ttft_s, 6),
         "tpot_s": None if outcome.tpot_s is None else round(outcome.tpot_s, 6),

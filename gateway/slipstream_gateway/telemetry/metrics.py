@@ -54,11 +54,20 @@ class _Series:
         self.requests: dict[tuple[str, str], int] = {}
 
 
+class _OfDraft:
+    """The sums of the answers with one draft, of those that an engine chooses from."""
+
+    def __init__(self) -> None:
+        self.answers = self.output = 0
+        self.engine_s = 0.0
+
+
 class Metrics(Recorder):
     """Records finished, rejected and failed requests."""
 
     def __init__(self, meter: Meter, *, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
         self._series: dict[_ArmKey, _Series] = {}
+        self._drafts: dict[tuple[str, str, str], _OfDraft] = {}
         self._upstream_errors: dict[tuple[str, str], int] = {}
         self._rejections: dict[str, int] = {}
         self._register(meter)
@@ -79,6 +88,11 @@ class Metrics(Recorder):
         series.drafted += usage.drafted
         series.accepted += usage.accepted
         series.steps += usage.steps
+        if usage.draft:
+            of_draft = self._drafts.setdefault((outcome.pair, decision.request_class, usage.draft), _OfDraft())
+            of_draft.answers += 1
+            of_draft.output += usage.output_tokens
+            of_draft.engine_s += usage.engine_s or 0.0
 
     def rejected(self, error: str) -> None:
         """Counts a request that was refused before a decision; `error` is from a closed set."""
@@ -92,12 +106,21 @@ class Metrics(Recorder):
         def sums(read: Callable[[_Series], int]) -> Read:
             return lambda: [(read(series), series.attributes) for series in list(self._series.values())]
 
+        def drafts(read: Callable[[_OfDraft], float]) -> Read:
+            return lambda: [
+                (read(sums), {"pair": pair, "class": name, "draft": draft})
+                for (pair, name, draft), sums in list(self._drafts.items())
+            ]
+
         for name, description, read in (
             ("requests", "Requests that got a decision.", self._read_requests),
             ("output.tokens", "Generated tokens.", sums(lambda series: series.output)),
             ("drafted.tokens", "Proposed draft tokens.", sums(lambda series: series.drafted)),
             ("accepted.tokens", "Accepted draft tokens.", sums(lambda series: series.accepted)),
             ("target.steps", "Forward passes of the target after the prompt.", sums(lambda series: series.steps)),
+            ("draft.answers", "Answers by their draft.", drafts(lambda draft: draft.answers)),
+            ("draft.output.tokens", "Generated tokens by their draft.", drafts(lambda draft: draft.output)),
+            ("draft.engine.seconds", "Engine time by draft.", drafts(lambda draft: draft.engine_s)),
             ("upstream.errors", "Failed attempts at upstreams.", self._read_upstream_errors),
             ("rejections", "Requests refused before a decision.", self._read_rejections),
         ):

@@ -125,6 +125,8 @@ def _answer_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
         attributes["slipstream.time_per_output_token_s"] = outcome.tpot_s
     if outcome.status != "ok":
         attributes["error.type"] = outcome.status
+    if usage.draft:
+        attributes["slipstream.draft"] = usage.draft
     if decision.revision:
         attributes["slipstream.revision"] = decision.revision
     if decision.saving_s is not None:

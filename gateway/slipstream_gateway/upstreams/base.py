@@ -91,6 +91,7 @@ class Usage(msgspec.Struct, kw_only=True):
     the answer since. `counted` is False if the upstream does not count drafts in such an answer; the zeros then mean
     nothing. `rejected_at[i]` counts the steps whose first rejected draft token was at position i. `engine_s` is the
     engine's time in seconds: for each step, the request's share of all rows; None if the upstream does not report it.
+    `draft` is the name of the draft where the engine has several; empty otherwise.
     """
 
     prompt_tokens: int = 0
@@ -103,6 +104,13 @@ class Usage(msgspec.Struct, kw_only=True):
     exact: bool = True
     counted: bool = True
     engine_s: float | None = None
+    draft: str = ""
+
+
+def common_draft(names: Iterable[str]) -> str:
+    """The draft of all parts of an answer; empty if they had different ones."""
+    known = set(names)
+    return known.pop() if len(known) == 1 else ""
 
 
 def sum_known(parts: Iterable[float | None]) -> float | None:
@@ -126,6 +134,7 @@ def joined(before: Usage, now: Usage) -> Usage:
         rejected_at=tuple(map(sum, zip(*rows, strict=True))),
         exact=before.exact and now.exact,
         engine_s=sum_known((before.engine_s, now.engine_s)),
+        draft=common_draft((before.draft, now.draft)),
     )
 
 

@@ -10,7 +10,7 @@ import grpc
 from slipstream_core.errors import UpstreamFailed, UpstreamUnavailable
 from tritonclient.grpc import service_pb2
 
-from slipstream_gateway.upstreams.base import Tokens, Usage, sum_known
+from slipstream_gateway.upstreams.base import Tokens, Usage, common_draft, sum_known
 from slipstream_gateway.upstreams.triton_errors import rpc_error, triton_error
 from slipstream_gateway.upstreams.triton_wire import CANCELLED, is_empty_final, read_response
 
@@ -93,6 +93,7 @@ class MergedStream:
             rejected_at=_sum_positions([part.rejected_at for part in parts]),
             counted=all(part.counted for part in parts),
             engine_s=sum_known(part.engine_s for part in parts),
+            draft=common_draft(part.draft for part in parts),
         )
 
     async def prefetch(self) -> None:

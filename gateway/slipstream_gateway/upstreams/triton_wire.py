@@ -46,13 +46,16 @@ class RelayedPart(msgspec.Struct, frozen=True, kw_only=True):
     last: bool
 
 
+_MOST_DRAFTS = 16
+_DraftName = Annotated[str, msgspec.Meta(max_length=256)]
 _Fingerprint = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[\w.-]*\Z")]
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
     """A model's description of its engine. `openai`: it accepts whole OpenAI requests, too. `adaptive`: see `Job`,
-    `fingerprint`: see `Upstream`. `prompt_ids`: it returns the token ids of prompts on request. Older engines do not
-    report the last three."""
+    `fingerprint`: see `Upstream`. `prompt_ids`: it returns the token ids of prompts on request. `drafts`: the
+    names of its drafts if it has several, among which it chooses by the group of a request. Older engines do not report
+    the last four."""
 
     engine: str
     max_draft_length: int
@@ -61,6 +64,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     adaptive: bool = False
     fingerprint: _Fingerprint = ""
     prompt_ids: bool = False
+    drafts: Annotated[tuple[_DraftName, ...], msgspec.Meta(max_length=_MOST_DRAFTS)] = ()
 
 
 def infer_request(
@@ -73,10 +77,12 @@ def infer_request(
     adaptive: bool = False,
     margins: bool = False,
     prompt_ids: bool = False,
+    group: str = "",
     resume_ids: Sequence[int] = (),
 ) -> service_pb2.ModelInferRequest:
     """The request message for one answer (choice) of `request`; `adaptive` and `margins` as in `Job`. `prompt_ids`
-    requests the token ids of the prompt, which older engines refuse. `resume_ids` are the tokens that the client
+    requests the token ids of the prompt, which older engines refuse. `group` names alike requests for an engine with
+    several drafts. `resume_ids` are the tokens that the client
     already has: the model counts them towards the limit and in the usage, and its text continues after theirs."""
     message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
@@ -103,6 +109,8 @@ def infer_request(
         add.numbers("margins", "BOOL", "?", (True,))
     if prompt_ids:
         add.numbers("prompt_ids", "BOOL", "?", (True,))
+    if group:
+        add.texts("group", [group.encode()])
     if resume_ids:
         add.numbers("resume_ids", "INT32", "i", resume_ids)
     return message
@@ -166,6 +174,7 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
             usage.rejected_at = _counts(outputs.get("rejected_at", b""), "rejected_at")
         if "engine_seconds" in outputs:
             usage.engine_s = engine_seconds(struct.unpack("<f", outputs["engine_seconds"])[0])
+        usage.draft = _text(outputs.get("draft", b""))
         return Response(
             text=_text(outputs["text_output"]),
             token_ids=_integers(outputs["token_ids"]),

@@ -30,6 +30,8 @@ def _named_folders(pair: ModelPair) -> Iterator[tuple[str, str, str]]:
             yield f"{name}.source", part.source, "config.json"
         if part is not None and part.tokenizer is not None:
             yield f"{name}.tokenizer", part.tokenizer, "tokenizer.json"
+    for index, source in enumerate(pair.spec.draft.alternatives if pair.spec.draft is not None else ()):
+        yield f"draft.alternatives[{index}]", source, "config.json"
     for index, adapter in enumerate(adapters_of(pair)):
         if adapter.source is not None:
             yield f"engine.adapters[{index}].source", adapter.source, "adapter_config.json"

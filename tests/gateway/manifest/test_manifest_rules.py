@@ -62,6 +62,18 @@ def parsed(*documents: JSON) -> tuple[ManifestObject, ...]:
             {"draft": {"kind": "ngram", "tokenizer": "./t"}},
             "spec.draft.tokenizer: has no effect with draft kind ngram, leave it out",
         ),
+        (
+            {"draft": {"kind": "ngram", "alternatives": ["./other"]}},
+            "spec.draft.alternatives: has no effect with draft kind ngram, leave it out",
+        ),
+        (
+            {"draft": {"kind": "model", "source": "./draft", "alternatives": ["./other", "./other"]}},
+            "spec.draft.alternatives[1]: must be another checkpoint than the drafts before it, got './other'",
+        ),
+        (
+            {"draft": {"kind": "model", "source": "./draft", "alternatives": ["hf://!"]}},
+            "spec.draft.alternatives[0]: must be hf://",
+        ),
         ({"draft": {"kind": "hybrid"}}, "spec.draft.source: is required for draft kind hybrid"),
         (
             {"draft": {"kind": "hybrid", "source": "./target"}},
@@ -141,6 +153,10 @@ VLLM_IN_TRITON: JSON = {"kind": "vllm", "serving": "triton"}
         (
             {"engine": VLLM, "draft": {"kind": "hybrid", "source": "./draft"}},
             "spec.draft.kind: hybrid is for engine kind slipstream: vLLM has one draft",
+        ),
+        (
+            {"engine": VLLM, "draft": {"kind": "model", "source": "./draft", "alternatives": ["./other"]}},
+            "spec.draft.alternatives: is for engine kind slipstream: vLLM has one draft",
         ),
         (
             {"engine": VLLM, "draft": {"kind": "model"}},

@@ -1,0 +1,71 @@
+"""Several drafts in one engine: each request has one of them, from its start to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from slipstream_engine.draft_choice import DraftChoice
+from slipstream_engine.drafts import DraftRow, Drafts, DraftSource, Offer, joined
+
+_EVIDENCE_OF_A_DRAFT = 128
+"""Evidence of different drafts differs by so much: what is learned of one says nothing of another."""
+_FEWEST_TOKENS = 4  # an answer of fewer says little of its draft
+
+
+class DraftPool:
+    """The `DraftSource` of an engine, made of others by their names. `group` names requests that are alike; which draft
+    suits them is learned."""
+
+    def __init__(self, sources: Mapping[str, DraftSource], choice: DraftChoice | None = None) -> None:
+        self.names = tuple(sources)
+        self._sources = tuple(sources.values())
+        self.choice = choice or DraftChoice(len(sources))
+        self._chosen: dict[int, int] = {}
+
+    def start(self, slot: int, group: str) -> str:
+        """Choose the draft for a new request in `slot`. Returns its name."""
+        number = self._chosen[slot] = self.choice.choose(group)
+        return self.names[number]
+
+    def learn(self, slot: int, group: str, seconds: float, tokens: int) -> None:
+        """The request in `slot` has taken `seconds` of engine time for `tokens` after its first one."""
+        if tokens >= _FEWEST_TOKENS:
+            self.choice.learn(group, self._chosen[slot], seconds, tokens)
+
+    def prefill(self, slot: int, tokens: list[int], end: int) -> None:
+        self._of(slot).prefill(slot, tokens, end)
+
+    def observe(self, slot: int, hidden: Tensor) -> None:
+        self._of(slot).observe(slot, hidden)
+
+    def offers(self, row: DraftRow) -> list[Offer]:
+        offers = self._of(row.slot).offers(row)
+        if not (shift := _EVIDENCE_OF_A_DRAFT * self._chosen.get(row.slot, 0)):
+            return offers
+        return [offer if offer.copied else _shifted(offer, shift) for offer in offers]
+
+    def propose(self, rows: Sequence[DraftRow]) -> Drafts:
+        if len(self._sources) == 1:
+            return self._sources[0].propose(rows)
+        parts = []
+        for number in sorted({self._chosen[row.slot] for row in rows if row.most}):
+            own = [row if self._chosen.get(row.slot) == number else row._replace(most=0) for row in rows]
+            parts.append(self._sources[number].propose(own))
+        return joined(parts)
+
+    def commit(self, slot: int, accepted: int) -> None:
+        self._of(slot).commit(slot, accepted)
+
+    def release(self, slot: int) -> None:
+        for source in self._sources:
+            source.release(slot)
+        self._chosen.pop(slot, None)
+
+    def _of(self, slot: int) -> DraftSource:
+        return self._sources[self._chosen.get(slot, 0)]
+
+
+def _shifted(offer: Offer, shift: int) -> Offer:
+    return offer._replace(evidence=[evidence + shift for evidence in offer.evidence])

@@ -1,0 +1,81 @@
+"""What a choice of the draft gains: `python -m tests.benchmarks.draft_pool NOTES EXTRACTION`.
+
+NOTES and EXTRACTION are folders of drafts that were trained on these tasks (`tests.benchmarks.draft_training`). One
+Triton serves the embedded target with each of them, with the shipped draft, with n-grams, and with all models in one
+engine, which learns what suits which class. A mixed workload is asked of all of them by turns, one request at a time,
+in the order of its requests; each round has new requests. Prints for each round which draft the pool took, and its mean
+gain over each single draft by E2E latency, with 95 % intervals by a bootstrap over the requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+
+import httpx
+from slipstream_engine.embedded.corpus import Task
+from slipstream_engine.embedded.workload import workload
+
+from tests.benchmarks.draft_training import Answered, ask, interval, manifest, model_draft
+from tests.benchmarks.system import running_system
+
+SEED = 51_029
+MIX: Mapping[Task, float] = {"notes": 0.3, "extraction": 0.3, "summary": 0.3, "reply": 0.1}
+
+
+def round_of(client: httpx.Client, names: list[str], seed: int, count: int) -> list[tuple[Task, dict[str, Answered]]]:
+    answers = []
+    for number, request in enumerate(workload(seed, count, MIX)):
+        order = random.Random(number).sample(names, len(names))
+        answers.append((request.task, {name: ask(client, request, name) for name in order}))
+    return answers
+
+
+def report(answers: list[tuple[Task, dict[str, Answered]]], names: list[str]) -> None:
+    taken: defaultdict[Task, Counter[str]] = defaultdict(Counter)
+    for task, of_request in answers:
+        taken[task][of_request["pool"].draft] += 1
+    for task, drafts in sorted(taken.items()):
+        print(f"  {task:11}", ", ".join(f"{count} {name}" for name, count in drafts.most_common()))
+    totals = {name: sum(of_request[name].seconds for _, of_request in answers) for name in names}
+    for name in names:
+        if name != "pool":
+            pairs = [(of_request[name], of_request["pool"]) for _, of_request in answers]
+            gain = interval(pairs, lambda some: fmean(p[0].seconds for p in some) / fmean(p[1].seconds for p in some))
+            print(f"  E2E, {name:11} {totals[name]:7.1f} s; pool is faster by {gain}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("notes", type=Path)
+    parser.add_argument("extraction", type=Path)
+    parser.add_argument("--requests", type=int, default=150, help="requests of a round")
+    parser.add_argument("--rounds", type=int, default=2)
+    args = parser.parse_args()
+    others = ", ".join(f'"{path.resolve()}"' for path in (args.notes, args.extraction))
+    drafts = {
+        "shipped": model_draft("embedded:draft"),
+        "notes": model_draft(args.notes),
+        "extraction": model_draft(args.extraction),
+        "ngram": "{kind: ngram}",
+        "pool": f'{{kind: model, source: "embedded:draft", alternatives: [{others}]}}',
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pairs.yaml"
+        file.write_text(manifest(drafts))
+        with running_system(file) as system, httpx.Client(base_url=system.gateway_url, timeout=120) as client:
+            for name in drafts:
+                for request in workload(SEED - 1, 3, MIX):
+                    ask(client, request, name)  # opens connections, fills caches
+            for number in range(args.rounds):
+                print(f"round {number + 1}")
+                report(round_of(client, list(drafts), SEED + number, args.requests), list(drafts))
+
+
+if __name__ == "__main__":
+    main()

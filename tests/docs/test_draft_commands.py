@@ -1,0 +1,82 @@
+"""The way from captured answers to a draft that serves, as docs/howto/drafts.md tells it: real Triton, real training."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import httpx
+from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
+from slipstream_engine.embedded.corpus import example
+
+from tests.docs.shell import Shell
+from tests.support.doc_blocks import Block, runs
+
+ANSWERS = 60
+TRAIN = "slipstream drafts train --store captures --pair support --target models/target"
+POLICY = """
+---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {name: support}
+spec: {pair: support, allowClientMode: true, capture: {share: 1, redact: []}}
+"""
+
+
+def ask(url: str, number: int) -> dict[str, object]:
+    drawn = example(80_001, number, "train", {"status": 1.0})
+    body = {"model": "support-8b", "messages": drawn.chat(), "max_tokens": 48, "temperature": 0}
+    answer = httpx.post(
+        f"{url}/v1/chat/completions", json=body, headers={"x-slipstream-mode": "speculative"}, timeout=60
+    )
+    answer.raise_for_status()
+    usage: dict[str, object] = answer.json()["usage"]["slipstream"]
+    return usage
+
+
+@runs(
+    "docs/howto/drafts.md",
+    "slipstream up",
+    "slipstream drafts stats",
+    f"{TRAIN} --draft",
+    "slipstream drafts check",
+    "apiVersion",
+    f"{TRAIN} --method",
+)
+def test_captured_answers_become_a_draft_that_serves(
+    blocks: list[Block], shell: Shell, free_ports: Callable[[int], list[int]]
+) -> None:
+    up, stats, train, check, manifest, recipe = blocks
+    (shell.folder / "models").mkdir()
+    (shell.folder / "models" / "target").symlink_to(TARGET_DIR)
+    (shell.folder / "models" / "draft").symlink_to(DRAFT_DIR)
+    several = manifest.text + POLICY
+    one = several.replace(", alternatives: [./models/tuned]", "")
+    assert one != several
+    support = shell.folder / "support.yaml"
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    options = {"--capture-store": f"--port {port} --capture-store"}
+
+    support.write_text(one, encoding="utf-8")
+    with shell.serving(up, options, url=url):
+        assert {ask(url, number)["draft"] for number in range(ANSWERS)} == {None}
+    table = shell.run(stats)
+    counts = [int(line.split()[1]) for line in table.splitlines()[1:]]
+    assert sum(counts) == ANSWERS
+    shell.run(train)
+    assert "ok       shapes" in shell.run(check)
+
+    support.write_text(several, encoding="utf-8")
+    with shell.serving(up, options, url=url):
+        assert {ask(url, number)["draft"] for number in range(30)} == {"draft", "tuned"}
+        metrics = httpx.get(f"{url}/metrics", timeout=30).text
+    for name in ("draft", "tuned"):
+        assert re.search(rf'^slipstream_draft_engine_seconds_total{{.*draft="{name}".*}} \S+$', metrics, re.MULTILINE)
+
+    script = shell.run(recipe)
+    assert "speculators train --verifier-name-or-path models/target --speculator-type eagle3" in script
+    rows = (shell.folder / "eagle3" / "answers.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(rows) >= ANSWERS
+    assert set(json.loads(rows[0])) == {"input_ids", "loss_mask"}

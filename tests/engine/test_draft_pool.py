@@ -1,0 +1,125 @@
+"""Several drafts in one engine: answers stay equal, each request has one draft, and its group's best one is learned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from slipstream_engine.draft_choice import DraftChoice
+from slipstream_engine.draft_pool import DraftPool
+from slipstream_engine.drafts import DraftRow, ModelDrafts, PromptLookup
+from slipstream_engine.engine import Engine
+from slipstream_engine.errors import DraftMismatchError
+from slipstream_engine.model import Model
+from slipstream_engine.sequence import Sequence
+from slipstream_engine.service import EngineService
+from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+
+Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
+Make = Callable[..., Engine]
+CPU = torch.device("cpu")
+TEXT = list(b"abcdefgabcd")
+
+
+class _InTurn(DraftChoice):
+    """Chooses the drafts in their order."""
+
+    def choose(self, group: str) -> int:
+        self.last = getattr(self, "last", -1) + 1
+        return self.last
+
+
+def _request(name: str, draft_tokens: int = 3, **changes: object) -> GenerationRequest:
+    fields: dict[str, object] = {
+        "request_id": name,
+        "prompt_ids": (1, 2, 3, len(name)),
+        "max_tokens": 12,
+        "sampling": SamplingParams(temperature=0.9, seed=len(name)),
+        "draft_tokens": draft_tokens,
+        "group": "a",
+    }
+    return GenerationRequest(**(fields | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def engine(pair_folder: Path, make_engine: Make) -> Engine:
+    return make_engine("close", more_drafts=f"{pair_folder / 'far'}\n{pair_folder / 'eagle'}", max_waiting=200)
+
+
+def _ids(chunks: list[Chunk]) -> list[int]:
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+def test_answers_are_those_of_plain_decoding_whatever_the_draft(
+    engine: Engine, make_engine: Make, drain: Drain
+) -> None:
+    """Requests with different drafts are verified in one batch, and some of them are plain."""
+    names = [f"r{'x' * number}" for number in range(24)]
+    drafted = drain(engine, [_request(name, draft_tokens=number % 4) for number, name in enumerate(names)])
+    plain = drain(make_engine(None, max_waiting=200), [_request(name, draft_tokens=0) for name in names])
+    assert {name: _ids(chunks) for name, chunks in drafted.items()} == {
+        name: _ids(chunks) for name, chunks in plain.items()
+    }
+    drafts = {number: drafted[name][-1].counts.draft for number, name in enumerate(names)}
+    assert {drafts[number] for number in drafts if number % 4 == 0} == {""}
+    assert {drafts[number] for number in drafts if number % 4} == {"close", "far", "eagle"}
+
+
+def test_the_draft_that_costs_least_wins(engine: Engine, drain: Drain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the number of steps, since the time of models this small is noise: the close one is accepted most."""
+    steps = property(lambda sequence: (float(sequence._steps), len(sequence.tokens) - 5))
+    monkeypatch.setattr(Sequence, "decoded", steps)
+    for number in range(20):
+        drain(engine, [_request(f"w{number}", max_tokens=40)])
+    last = [drain(engine, [_request(f"l{number}", max_tokens=40)])[f"l{number}"][-1] for number in range(30)]
+    taken = Counter(chunk.counts.draft for chunk in last)
+    assert taken["close"] > 20
+
+
+def test_an_engine_names_its_drafts_if_there_are_several(engine: Engine, make_engine: Make) -> None:
+    assert EngineService(engine).facts().drafts == ("close", "far", "eagle")
+    assert EngineService(make_engine("close")).facts().drafts == ()
+    assert EngineService(make_engine("ngram")).facts().drafts == ()
+
+
+def test_hybrid_drafts_have_copies_beside_each_model(pair_folder: Path, make_engine: Make, drain: Drain) -> None:
+    engine = make_engine("ngram+close", more_drafts=str(pair_folder / "far"))
+    names = {
+        drain(engine, [_request(f"h{number}", adaptive=True)])[f"h{number}"][-1].counts.draft for number in range(12)
+    }
+    assert names == {"close", "far"}
+
+
+def test_drafts_of_one_name_are_numbered(pair_folder: Path, make_engine: Make, tmp_path: Path) -> None:
+    (tmp_path / "close").symlink_to(pair_folder / "far")
+    assert make_engine("close", more_drafts=str(tmp_path / "close")).draft_names == ("close", "close-2")
+
+
+def test_a_further_draft_that_does_not_fit_is_named(make_engine: Make) -> None:
+    with pytest.raises(DraftMismatchError, match=r"draft 'embedded:draft': the draft's vocabulary differs"):
+        make_engine("close", more_drafts="embedded:draft")
+    assert make_engine("close", more_drafts="embedded:draft", on_draft_mismatch="plain").draft_names == ()
+
+
+@torch.inference_mode()
+def test_a_batch_has_the_drafts_of_each_source(pair_folder: Path) -> None:
+    model = Model.load(pair_folder / "close", device=CPU, dtype=torch.float32)
+    sources = {
+        "copies": PromptLookup(3, CPU),
+        "first": ModelDrafts(model, 3, 257),
+        "second": ModelDrafts(model, 3, 257),
+    }
+    pool = DraftPool(sources, _InTurn(3))
+    assert [pool.start(slot, "a") for slot in range(3)] == list(sources)
+    rows = [DraftRow(slot, TEXT, length) for slot, length in enumerate((3, 2, 1))]
+    found = pool.propose(rows)
+    assert found.lengths == [3, 2, 1]
+    assert found.token_ids[0].tolist() == list(b"efg")
+    assert found.token_ids[1, 0] == found.token_ids[2, 0] >= 0
+    evidence = [set(offer.evidence) for row in rows for offer in pool.offers(row)]
+    assert len(set.union(*evidence)) == sum(map(len, evidence)) == 6
+    for slot in range(3):
+        pool.release(slot)
