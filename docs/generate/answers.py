@@ -34,7 +34,7 @@ class SpeculationUsage(msgspec.Struct):
     target_steps: Count
     rejected_at: list[Count]
     engine_seconds: float | None
-    draft: str | None | msgspec.UnsetType = msgspec.UNSET
+    draft: str | msgspec.UnsetType | None = msgspec.UNSET
     resumed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 

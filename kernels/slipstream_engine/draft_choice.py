@@ -2,8 +2,10 @@
 
 Requests of one group, such as a class of tasks, are alike. For each group a draft is an arm of a bandit, whose cost is
 the engine time per token, and Thompson sampling (Thompson 1933; Chapelle & Li, NIPS 2011) chooses: each draft is taken
-as often as it is likely to be the best. What is known fades, so that a draft that has become better is found. Drafts do
-not change answers, so that trying one costs time alone.
+as often as it is likely to be the best. The costs of a group are normally distributed in their logarithms. What is
+expected of a draft before its first answers in a group is what it costs in other groups, beside the first draft. What
+is known fades, so that a draft that has become better is found. Drafts do not change answers: trying one costs time
+alone.
 """
 
 from __future__ import annotations
@@ -12,80 +14,85 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
-_FIRST = 4  # answers of a group with each draft, before the drafts are compared
+_FIRST = 2  # answers of a group with the first draft, before others are compared with it
 _KEPT = 1.0 - 1.0 / 500.0  # of what is known of a group, after each of its answers
-_SPREAD, _SPREAD_WEIGHT = 0.3, 4.0  # standard deviation of the logarithm of an answer's cost, before it is known
+_BETWEEN_GROUPS = 0.5  # standard deviation of a draft's cost relative to the first one's, in logarithms
+_SPREAD, _SPREAD_WEIGHT = 0.3, 20.0  # that of an answer's cost, before it is known; weight in answers
 MOST_GROUPS = 256
 
 
-class Arm:
-    """What a draft costs in a group: the mean of the logarithm of seconds per token, over its answers, of which those
-    that are not forgotten have the `weight`."""
+class Known(NamedTuple):
+    """What is known of a draft in a group: the mean of the logarithm of seconds per token, over `weight` answers."""
 
-    def __init__(self) -> None:
-        self.answers = 0
-        self.weight = self.mean = 0.0
-        self._squares = _SPREAD_WEIGHT * _SPREAD**2  # of the differences from the mean
-        self._count = _SPREAD_WEIGHT
+    weight: float = 0.0
+    mean: float = 0.0
 
-    def learn(self, value: float) -> None:
-        self.answers += 1
-        self.weight += 1.0
-        self._count += 1.0
-        before = value - self.mean
-        self.mean += before / self.weight
-        self._squares += before * (value - self.mean)
+    def with_answer(self, value: float) -> Known:
+        weight = self.weight + 1.0
+        return Known(weight, self.mean + (value - self.mean) / weight)
 
-    def fade(self) -> None:
-        self.weight *= _KEPT
-        self._count *= _KEPT
-        self._squares *= _KEPT
-
-    def drawn(self, rng: random.Random) -> float:
-        """A mean that is as likely as the answers make it."""
-        deviation = math.sqrt(self._squares / self._count / max(self.weight, 0.25))
-        return rng.gauss(self.mean, deviation)
+    def faded(self) -> Known:
+        return self._replace(weight=self.weight * _KEPT)
 
 
 class DraftChoice:
-    """Chooses among `count` drafts."""
+    """Chooses among `count` drafts, of which the first one is that to start with."""
 
     def __init__(self, count: int, rng: random.Random | None = None) -> None:
         self._count = count
         self._rng = rng or random.Random()  # nosec B311 # no secret
-        self._groups: OrderedDict[str, tuple[Arm, ...]] = OrderedDict()
+        self._groups: OrderedDict[str, list[Known]] = OrderedDict()
+        self._variance = _SPREAD**2  # of an answer's cost within a group
+        self._answers = _SPREAD_WEIGHT
 
     def choose(self, group: str) -> int:
         """The number of the draft for a new request of `group`."""
         if self._count == 1:
             return 0
-        arms = self._arms(group)
-        if unknown := [number for number, arm in enumerate(arms) if arm.answers < _FIRST]:
-            return self._rng.choice(unknown)
-        drawn = [arm.drawn(self._rng) for arm in arms]
+        known = self._known(group)
+        if known[0].weight < _FIRST * _KEPT**_FIRST:
+            return 0
+        drawn = [self._drawn(one, known[0].mean + self._offset(number)) for number, one in enumerate(known)]
         return drawn.index(min(drawn))
 
     def learn(self, group: str, number: int, seconds: float, tokens: int) -> None:
         """An answer with the draft `number` took `seconds` of engine time for `tokens`."""
         if self._count == 1 or tokens < 1 or seconds <= 0.0:
             return
-        arms = self._arms(group)
-        for arm in arms:
-            arm.fade()
-        arms[number].learn(math.log(seconds / tokens))
+        known, value = self._known(group), math.log(seconds / tokens)
+        before = known[number]
+        known[:] = [one.faded() for one in known]
+        known[number] = known[number].with_answer(value)
+        if before.weight >= 1.0:
+            self._answers = min(self._answers + 1.0, 1.0 / (1.0 - _KEPT))
+            squared = (value - before.mean) * (value - known[number].mean)
+            self._variance += (squared - self._variance) / self._answers
 
     def costs(self) -> dict[str, Sequence[tuple[float, float]]]:
         """For each group, the answers that count and the seconds per token of each draft."""
         return {
-            group: [(arm.weight, math.exp(arm.mean) if arm.weight else math.nan) for arm in arms]
-            for group, arms in self._groups.items()
+            group: [(one.weight, math.exp(one.mean) if one.weight else math.nan) for one in known]
+            for group, known in self._groups.items()
         }
 
-    def _arms(self, group: str) -> tuple[Arm, ...]:
-        """Those of `group`. Of too many groups, the one that was asked for least recently is forgotten."""
-        arms = self._groups.setdefault(group, tuple(Arm() for _ in range(self._count)))
+    def _drawn(self, known: Known, expected: float) -> float:
+        """A cost that is as likely as the answers make it, where `expected` is known from elsewhere."""
+        precision = 1.0 / _BETWEEN_GROUPS**2 + known.weight / self._variance
+        mean = (expected / _BETWEEN_GROUPS**2 + known.weight * known.mean / self._variance) / precision
+        return self._rng.gauss(mean, precision**-0.5)
+
+    def _offset(self, number: int) -> float:
+        """How much dearer a draft is than the first one, over all groups that know both; 0 for one more group."""
+        pairs = ((known[0], known[number]) for known in self._groups.values())
+        found = [other.mean - first.mean for first, other in pairs if min(first.weight, other.weight) >= 1.0]
+        return sum(found) / (len(found) + 1)
+
+    def _known(self, group: str) -> list[Known]:
+        """Of each draft in `group`. Of too many groups, the one that was asked for least recently is forgotten."""
+        known = self._groups.setdefault(group, [Known()] * self._count)
         self._groups.move_to_end(group)
         if len(self._groups) > MOST_GROUPS:
             self._groups.popitem(last=False)
-        return arms
+        return known

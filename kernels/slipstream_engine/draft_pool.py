@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from slipstream_engine.draft_choice import DraftChoice
+from slipstream_engine.draft_choice import MOST_GROUPS, DraftChoice
 from slipstream_engine.drafts import DraftRow, Drafts, DraftSource, Offer, joined
 
-_EVIDENCE_OF_A_DRAFT = 128
-"""Evidence of different drafts differs by so much: what is learned of one says nothing of another."""
+_EVIDENCE = 128
+"""Evidence of different drafts, and of different groups, differs by multiples of this: what is learned of one says
+nothing of another."""
 _FEWEST_TOKENS = 4  # an answer of fewer says little of its draft
 
 
@@ -23,11 +24,20 @@ class DraftPool:
         self._sources = tuple(sources.values())
         self.choice = choice or DraftChoice(len(sources))
         self._chosen: dict[int, int] = {}
+        self._shift: dict[int, int] = {}
+        self._shifts: dict[tuple[str, int], int] = {}
 
     def start(self, slot: int, group: str) -> str:
         """Choose the draft for a new request in `slot`. Returns its name."""
         number = self._chosen[slot] = self.choice.choose(group)
+        if len(self._shifts) < MOST_GROUPS * len(self.names):
+            self._shifts.setdefault((group, number), _EVIDENCE * len(self._shifts))
+        self._shift[slot] = self._shifts.get((group, number), 0)
         return self.names[number]
+
+    def number(self, slot: int) -> int:
+        """The number of the draft of the request in `slot`."""
+        return self._chosen.get(slot, 0)
 
     def learn(self, slot: int, group: str, seconds: float, tokens: int) -> None:
         """The request in `slot` has taken `seconds` of engine time for `tokens` after its first one."""
@@ -42,16 +52,15 @@ class DraftPool:
 
     def offers(self, row: DraftRow) -> list[Offer]:
         offers = self._of(row.slot).offers(row)
-        if not (shift := _EVIDENCE_OF_A_DRAFT * self._chosen.get(row.slot, 0)):
-            return offers
-        return [offer if offer.copied else _shifted(offer, shift) for offer in offers]
+        shift = self._shift.get(row.slot, 0)
+        return [_shifted(offer, shift) for offer in offers] if shift else offers
 
     def propose(self, rows: Sequence[DraftRow]) -> Drafts:
         if len(self._sources) == 1:
             return self._sources[0].propose(rows)
         parts = []
         for number in sorted({self._chosen[row.slot] for row in rows if row.most}):
-            own = [row if self._chosen.get(row.slot) == number else row._replace(most=0) for row in rows]
+            own = [row if self.number(row.slot) == number else row._replace(most=0) for row in rows]
             parts.append(self._sources[number].propose(own))
         return joined(parts)
 
@@ -62,9 +71,10 @@ class DraftPool:
         for source in self._sources:
             source.release(slot)
         self._chosen.pop(slot, None)
+        self._shift.pop(slot, None)
 
     def _of(self, slot: int) -> DraftSource:
-        return self._sources[self._chosen.get(slot, 0)]
+        return self._sources[self.number(slot)]
 
 
 def _shifted(offer: Offer, shift: int) -> Offer:

@@ -244,7 +244,8 @@ class Engine:
             chunks.append(sequence.step(ids, count, gaps))
         tokens_per_step = sum(len(ids) for ids, _ in emitted) / len(emitted)
         self._tokens_per_step += _SMOOTHING * (tokens_per_step - self._tokens_per_step)
-        self._note_times(drafts.lengths, offers, drafted_s - began_s, time.perf_counter() - drafted_s)
+        models = self._models(sequences, offers)
+        self._note_times(drafts.lengths, offers, models, drafted_s - began_s, time.perf_counter() - drafted_s)
         return chunks
 
     def _observe(self, sequences: list[Sequence], hidden: Sequence_[Tensor], emitted: list[_Emitted]) -> None:
@@ -272,6 +273,7 @@ class Engine:
                 [s.log_odds[offer.copied] for s, offer in zip(sequences, offers, strict=True)],
                 [not s.adaptive for s in sequences],
                 [offer.copied for offer in offers],
+                self._models(sequences, offers),
             )
         if self._draft_source is None or not any(lengths):
             return Drafts.none(len(sequences), self._target.device)
@@ -279,14 +281,24 @@ class Engine:
         rows = [_draft_row(sequence, length, copied=offer.copied) for sequence, length, offer in parts]
         return self._draft_source.propose(rows)
 
-    def _note_times(self, lengths: list[int], offers: list[Offer], drafting_s: float, target_s: float) -> None:
-        """Learn what the step cost, which could have verified all of `offers`."""
+    def _models(self, sequences: list[Sequence], offers: list[Offer]) -> set[int]:
+        """The draft models whose tokens are among `offers`."""
+        if self._draft_source is None:
+            return set()
+        pairs = zip(sequences, offers, strict=True)
+        return {self._draft_source.number(s.slot) for s, offer in pairs if offer.evidence and not offer.copied}
+
+    def _note_times(
+        self, lengths: list[int], offers: list[Offer], models: set[int], drafting_s: float, target_s: float
+    ) -> None:
+        """Learn what the step cost, which could have verified all of `offers`. The passes of several draft models
+        cannot be told apart, and teach nothing."""
         count, offered = len(lengths), [len(offer.evidence) for offer in offers]
         self._draft_rows.note_step(count, count + sum(lengths), target_s, count + sum(offered))
         passes = [0 if offer.copied else length for offer, length in zip(offers, lengths, strict=True)]
         possible = max(0 if offer.copied else length for offer, length in zip(offers, offered, strict=True))
-        if possible:
-            self._draft_rows.note_drafting(max(passes), drafting_s, possible)
+        if len(models) == 1:
+            self._draft_rows.note_drafting(max(passes), drafting_s, possible, *models)
 
     def _forward(self, spans: list[Span], token_ids: list[int]) -> Tensor:
         target = self._target

@@ -33,8 +33,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     the engine can choose how many draft tokens of a request it verifies in each step. `fingerprint` identifies all that
     determines an answer besides the request and its seed: engines with one fingerprint give equal answers at every
     draft length, up to rounding in half precision. Empty if the engine does not promise that. `prompt_ids`: the model
-    has the input of that name; older ones do not. `drafts` are the names of its drafts if it has several, and the
-    inputs and outputs `group` and `draft`.
+    has the input of that name; older ones do not. `groups`: it has the input `group`, and learns for
+    each group. `drafts` are the names of its drafts if it has several; it then has the output `draft`.
     """
 
     engine: str
@@ -46,6 +46,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     adaptive: bool = False
     fingerprint: str = ""
     prompt_ids: bool = True
+    groups: bool = False
     drafts: tuple[str, ...] = ()
 
 

@@ -80,6 +80,7 @@ class EngineService:
             resumes_sampled=True,
             adaptive=True,
             fingerprint=self._engine.fingerprint,
+            groups=True,
             drafts=self._engine.draft_names,
         )
 

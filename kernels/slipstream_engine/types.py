@@ -38,8 +38,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     they count towards `max_tokens`. The continuation equals that of the earlier answer, sampled or not, at every draft
     length. `draft_tokens` is the draft length, 0 for plain decoding. With `adaptive` it is a maximum: in each step the
     engine verifies as many draft tokens as pay. `margins` requests the gap between the target's two best logits for
-    each token. Requests of one `group` are alike: an engine with several drafts learns for each group which one suits
-    it."""
+    each token. Requests of one `group` are alike: what an engine learns about drafts, it learns for
+    each group."""
 
     request_id: str
     prompt_ids: tuple[int, ...]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 # Numbers of rows at which the cost is measured; in between it is interpolated. Each small number has its own: if a step
 # of 7 rows were counted for 6 and for 8 rows, the seventh row would seem free.
@@ -246,7 +246,7 @@ class DraftRows:
     def __init__(self) -> None:
         self.chances = Chances()
         self._costs = StepCosts()
-        self._drafting: list[Cost] = []
+        self._drafting: dict[int, list[Cost]] = {}
 
     def lengths(
         self,
@@ -254,12 +254,16 @@ class DraftRows:
         log_odds: Sequence[float],
         fixed: Sequence[bool] = (),
         copied: Sequence[bool] = (),
+        models: Collection[int] = (0,),
     ) -> list[int]:
         """The number of draft tokens to verify for each request. `offers[i]` has the evidence of each draft token that
-        request `i` could verify, `log_odds[i]` is the request's own. `fixed` and `copied` are those of `allocate`."""
+        request `i` could verify, `log_odds[i]` is the request's own. `fixed` and `copied` are those of `allocate`.
+        `models` are the numbers of the draft models that the requests have."""
         chances = [self.chances.of(evidence, own) for evidence, own in zip(offers, log_odds, strict=True)]
         table = self._costs.table(len(offers), len(offers) + sum(map(len, offers)))
-        passes = self._drafting_table(max(map(len, offers), default=0))
+        most = max(map(len, offers), default=0)
+        tables = [found for model in models if (found := self._drafting_table(model, most))]
+        passes = [sum(of_models) for of_models in zip(*tables, strict=True)]
         lengths = allocate(chances, table, passes, fixed, copied)
         self.chances.avoided(offers, lengths)
         return lengths
@@ -268,18 +272,20 @@ class DraftRows:
         """Learn from a step of `rows` rows for `requests` that took `seconds` and could have had `most` rows."""
         self._costs.update(requests, rows, seconds, most)
 
-    def note_drafting(self, passes: int, seconds: float, most: int) -> None:
-        """Learn from a step whose `passes` passes of the draft model, of `most` possible ones, took `seconds`."""
-        self._drafting += [Cost() for _ in range(most + 1 - len(self._drafting))]
+    def note_drafting(self, passes: int, seconds: float, most: int, model: int = 0) -> None:
+        """Learn from a step whose `passes` passes of the draft `model`, of `most` possible ones, took `seconds`."""
+        costs = self._drafting.setdefault(model, [])
+        costs += [Cost() for _ in range(most + 1 - len(costs))]
         if passes:
-            self._drafting[passes].measured(seconds)
-        for cost in self._drafting[passes + 1 : most + 1]:
+            costs[passes].measured(seconds)
+        for cost in costs[passes + 1 : most + 1]:
             cost.avoided()
 
-    def _drafting_table(self, most: int) -> list[float]:
-        """Seconds of 0 to `most` passes; empty before the first. More passes than were measured are taken for as quick
-        as the largest measured number, so that they are tried."""
-        known = [(passes, cost.seconds) for passes, cost in enumerate(self._drafting) if cost.seconds is not None]
+    def _drafting_table(self, model: int, most: int) -> list[float]:
+        """Seconds of 0 to `most` passes of a draft model; empty before the first. More passes than were measured are
+        taken for as quick as the largest measured number, so that they are tried."""
+        costs = self._drafting.get(model, [])
+        known = [(passes, cost.seconds) for passes, cost in enumerate(costs) if cost.seconds is not None]
         rising = [(passes, max(other for at, other in known if at <= passes)) for passes, _ in known]
         return _interpolated([(0, 0.0), *rising], most) if known else []
 

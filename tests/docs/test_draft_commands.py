@@ -1,4 +1,4 @@
-"""The way from captured answers to a draft that serves, as docs/howto/drafts.md tells it: real Triton, real training."""
+"""From captured answers to a draft that serves, as docs/howto/drafts.md tells it: real Triton, real training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.docs.shell import Shell
 from tests.support.doc_blocks import Block, runs
 
 ANSWERS = 60
-TRAIN = "slipstream drafts train --store captures --pair support --target models/target"
 POLICY = """
 ---
 apiVersion: slipstream.dev/v1alpha1
@@ -39,10 +38,10 @@ def ask(url: str, number: int) -> dict[str, object]:
     "docs/howto/drafts.md",
     "slipstream up",
     "slipstream drafts stats",
-    f"{TRAIN} --draft",
+    "slipstream drafts train --store captures --pair support --target models/target --draft",
     "slipstream drafts check",
     "apiVersion",
-    f"{TRAIN} --method",
+    "slipstream drafts train --store captures --pair support --target models/target --method",
 )
 def test_captured_answers_become_a_draft_that_serves(
     blocks: list[Block], shell: Shell, free_ports: Callable[[int], list[int]]

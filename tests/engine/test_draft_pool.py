@@ -104,6 +104,15 @@ def test_a_further_draft_that_does_not_fit_is_named(make_engine: Make) -> None:
     assert make_engine("close", more_drafts="embedded:draft", on_draft_mismatch="plain").draft_names == ()
 
 
+def test_what_is_accepted_is_learned_for_each_group(make_engine: Make, drain: Drain) -> None:
+    """Also by an engine with one draft: evidence of one group is unknown in another."""
+    engine = make_engine("close")
+    drain(engine, [_request("a"), _request("bb", group="b"), _request("ccc", group="a")])
+    known = engine._draft_rows.chances._log_odds
+    assert {kind // 128 for kind in known} == {0, 1}
+    assert EngineService(engine).facts().groups
+
+
 @torch.inference_mode()
 def test_a_batch_has_the_drafts_of_each_source(pair_folder: Path) -> None:
     model = Model.load(pair_folder / "close", device=CPU, dtype=torch.float32)

@@ -180,7 +180,7 @@ class TritonUpstream:
                 adaptive=job.adaptive and draft_length > 0,
                 margins=job.margins,
                 prompt_ids=job.token_ids and self._facts is not None and self._facts.prompt_ids,
-                group=job.request_class if self._facts is not None and self._facts.drafts else "",
+                group=job.request_class if self._facts is not None and self._facts.groups else "",
                 resume_ids=job.committed.token_ids if job.committed is not None else (),
             )
             choices.append(ChoiceStream(self._call(message, _timeout_s(job)), index, prompt_field))

@@ -53,9 +53,9 @@ _Fingerprint = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[\w.-]*\Z"
 
 class EngineFacts(msgspec.Struct, frozen=True):
     """A model's description of its engine. `openai`: it accepts whole OpenAI requests, too. `adaptive`: see `Job`,
-    `fingerprint`: see `Upstream`. `prompt_ids`: it returns the token ids of prompts on request. `drafts`: the
-    names of its drafts if it has several, among which it chooses by the group of a request. Older engines do not report
-    the last four."""
+    `fingerprint`: see `Upstream`. `prompt_ids`: it returns the token ids of prompts on request. `groups`: it
+    learns about drafts for each group of requests. `drafts`: the names of its drafts if it has several, among which it
+    chooses. Older engines do not report the last five."""
 
     engine: str
     max_draft_length: int
@@ -64,6 +64,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     adaptive: bool = False
     fingerprint: _Fingerprint = ""
     prompt_ids: bool = False
+    groups: bool = False
     drafts: Annotated[tuple[_DraftName, ...], msgspec.Meta(max_length=_MOST_DRAFTS)] = ()
 
 
@@ -81,8 +82,8 @@ def infer_request(
     resume_ids: Sequence[int] = (),
 ) -> service_pb2.ModelInferRequest:
     """The request message for one answer (choice) of `request`; `adaptive` and `margins` as in `Job`. `prompt_ids`
-    requests the token ids of the prompt, which older engines refuse. `group` names alike requests for an engine with
-    several drafts. `resume_ids` are the tokens that the client
+    requests the token ids of the prompt, which older engines refuse. `group` names alike requests, which older
+    engines refuse. `resume_ids` are the tokens that the client
     already has: the model counts them towards the limit and in the usage, and its text continues after theirs."""
     message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True

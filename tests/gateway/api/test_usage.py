@@ -36,6 +36,7 @@ def test_unknown_counts_are_null(
         "target_steps": steps,
         "rejected_at": rejected_at,
         "engine_seconds": 0.25 if counted else None,
+        "draft": None,
         "resumed": (),
     }
     assert (told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]) == (5, 11, 16)
