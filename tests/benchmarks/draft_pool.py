@@ -14,7 +14,7 @@ import argparse
 import random
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -29,15 +29,18 @@ SEED = 51_029
 MIX: Mapping[Task, float] = {"notes": 0.3, "extraction": 0.3, "summary": 0.3, "reply": 0.1}
 
 
-def round_of(client: httpx.Client, names: list[str], seed: int, count: int) -> list[tuple[Task, dict[str, Answered]]]:
+def asked(
+    client: httpx.Client, names: Sequence[str], seed: int, count: int, mix: Mapping[Task, float]
+) -> list[tuple[Task, dict[str, Answered]]]:
+    """The answers to `count` requests by each of the models `names`, which are asked in random order."""
     answers = []
-    for number, request in enumerate(workload(seed, count, MIX)):
+    for number, request in enumerate(workload(seed, count, mix)):
         order = random.Random(number).sample(names, len(names))
         answers.append((request.task, {name: ask(client, request, name) for name in order}))
     return answers
 
 
-def report(answers: list[tuple[Task, dict[str, Answered]]], names: list[str]) -> None:
+def report(answers: Sequence[tuple[Task, dict[str, Answered]]], names: Sequence[str]) -> None:
     taken: defaultdict[Task, Counter[str]] = defaultdict(Counter)
     for task, of_request in answers:
         taken[task][of_request["pool"].draft] += 1
@@ -74,12 +77,11 @@ def main() -> None:
         file = Path(folder) / "pairs.yaml"
         file.write_text(manifest(drafts))
         with running_system(file) as system, httpx.Client(base_url=system.gateway_url, timeout=120) as client:
-            for name in drafts:
-                for request in workload(SEED - 1, 3, MIX):
-                    ask(client, request, name)  # opens connections, fills caches
+            names = list(drafts)
+            asked(client, names, SEED - 1, 3, MIX)  # opens connections, fills caches
             for number in range(args.rounds):
                 print(f"round {number + 1}")
-                report(round_of(client, list(drafts), SEED + number, args.requests), list(drafts))
+                report(asked(client, names, SEED + number, args.requests, MIX), names)
 
 
 if __name__ == "__main__":
