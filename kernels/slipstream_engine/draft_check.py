@@ -25,7 +25,7 @@ from slipstream_engine.preflight import compare
 from slipstream_engine.settings import resolve_source
 from slipstream_engine.speculators_check import check_speculator
 from slipstream_engine.tensor_files import INDEX, SINGLE, is_eagle_head, tensor_files
-from slipstream_engine.tokenizer_files import read_json, read_text
+from slipstream_engine.tokenizer_files import read_json
 
 Verdict = Literal["ok", "warning", "failed"]
 _CHEAP = 0.2  # of the target's parameters: a larger draft rarely pays
@@ -47,19 +47,28 @@ def findings(target: str, draft: str) -> Iterator[Finding]:
     if "speculators_model_type" in read_json(of_draft / "config.json"):
         yield _tried("shapes", lambda: check_speculator(of_target, of_draft))
     else:
-        report = compare(target=target, draft=draft)
-        yield Finding("tokenizer", "ok" if report.tokenizer_compatible else "failed", report.message)
+        yield _tried("tokenizer", lambda: _tokenizer(target, draft))
         yield _tried("shapes", lambda: _shapes(of_draft))
     yield _tried("values", lambda: _values(of_draft))
-    yield _size(of_target, of_draft)
+    try:
+        yield _size(of_target, of_draft)
+    except (CheckpointError, SafetensorError) as exc:
+        yield Finding("size", "warning", str(exc))
     yield _licence(of_target, of_draft)
 
 
 def _tried(check: str, run: Any) -> Finding:
     try:
         return Finding(check, "ok", run())
-    except CheckpointError as exc:
+    except (CheckpointError, SafetensorError) as exc:
         return Finding(check, "failed", str(exc))
+
+
+def _tokenizer(target: str, draft: str) -> str:
+    report = compare(target=target, draft=draft)
+    if not report.tokenizer_compatible:
+        raise CheckpointError(report.message)
+    return report.message
 
 
 def _shapes(folder: Path) -> str:
@@ -112,11 +121,16 @@ def _licence(target: Path, draft: Path) -> Finding:
 
 def _licence_of(folder: Path) -> str | None:
     """What the model card says, else the first line of the licence's file."""
-    card = read_text(folder / "README.md") or ""
+    card = _text(folder / "README.md")
     if card.startswith("---") and (found := _LICENCE.search(card.partition("---")[2].partition("\n---")[0])):
         return found[1]
-    texts = (read_text(folder / name) for name in _LICENCE_FILES)
-    return next((text.strip().splitlines()[0].strip() for text in texts if text and text.strip()), None)
+    texts = (_text(folder / name).strip() for name in _LICENCE_FILES)
+    return next((text.splitlines()[0].strip() for text in texts if text), None)
+
+
+def _text(file: Path) -> str:
+    """The text of a file, in whatever encoding; empty without one."""
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

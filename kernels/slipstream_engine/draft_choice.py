@@ -19,6 +19,7 @@ from typing import NamedTuple
 _FIRST = 2  # answers of a group with the first draft, before others are compared with it
 _KEPT = 1.0 - 1.0 / 500.0  # of what is known of a group, after each of its answers
 _BETWEEN_GROUPS = 0.5  # standard deviation of a draft's cost relative to the first one's, in logarithms
+_MOST_APART = 0.6  # what an answer's cost is taken to differ from the mean at most
 _SPREAD, _SPREAD_WEIGHT = 0.3, 20.0  # that of an answer's cost, before it is known; weight in answers
 MOST_GROUPS = 256
 
@@ -63,6 +64,9 @@ class DraftChoice:
             return
         known, value = self._known(group), math.log(seconds / tokens)
         before = known[number]
+        usual = before.mean if before.weight else known[0].mean
+        if before.weight or known[0].weight:  # one slow answer must not decide
+            value = max(usual - _MOST_APART, min(usual + _MOST_APART, value))
         known[:] = [one.faded() for one in known]
         known[number] = known[number].with_answer(value)
         if before.weight >= 1.0:

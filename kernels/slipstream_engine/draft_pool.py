@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from slipstream_engine.drafts import DraftRow, Drafts, DraftSource, Offer, joine
 _EVIDENCE = 128
 """Evidence of different drafts, and of different groups, differs by multiples of this: what is learned of one says
 nothing of another."""
+Drafted = Callable[[int, list[int]], None]
 _FEWEST_TOKENS = 4  # an answer of fewer says little of its draft
 
 
@@ -55,13 +56,14 @@ class DraftPool:
         shift = self._shift.get(row.slot, 0)
         return [_shifted(offer, shift) for offer in offers] if shift else offers
 
-    def propose(self, rows: Sequence[DraftRow]) -> Drafts:
-        if len(self._sources) == 1:
-            return self._sources[0].propose(rows)
+    def propose(self, rows: Sequence[DraftRow], drafted: Drafted = lambda number, lengths: None) -> Drafts:
+        """Draft for `rows`, one source after the other. `drafted` is called after each source, with its number and the
+        draft lengths of all rows."""
         parts = []
-        for number in sorted({self._chosen[row.slot] for row in rows if row.most}):
+        for number in sorted({self.number(row.slot) for row in rows if row.most}):
             own = [row if self.number(row.slot) == number else row._replace(most=0) for row in rows]
             parts.append(self._sources[number].propose(own))
+            drafted(number, parts[-1].lengths)
         return joined(parts)
 
     def commit(self, slot: int, accepted: int) -> None:

@@ -215,12 +215,10 @@ class Engine:
     def _decode(self, sequences: list[Sequence]) -> list[Chunk]:
         """One pass over `sequences` (slots ascending): draft, run the target, verify. The draft's time is charged to
         the drafting requests by their draft lengths, the target's time to all requests by their tokens in the pass."""
-        began_s = time.perf_counter()
         offers = self._offers(sequences)
-        drafts = self._propose(sequences, offers)
+        drafts, drafting_s = self._propose(sequences, offers)
         spans, fed = [], []
         proposed = drafts.token_ids.tolist()
-        self._engine_time.charge(sequences, drafts.lengths)
         drafted_s = time.perf_counter()
         for sequence, ids, count in zip(sequences, proposed, drafts.lengths, strict=True):
             spans.append(Span(sequence.slot, len(sequence.tokens) - 1, 1 + count))
@@ -244,8 +242,13 @@ class Engine:
             chunks.append(sequence.step(ids, count, gaps))
         tokens_per_step = sum(len(ids) for ids, _ in emitted) / len(emitted)
         self._tokens_per_step += _SMOOTHING * (tokens_per_step - self._tokens_per_step)
-        models = self._models(sequences, offers)
-        self._note_times(drafts.lengths, offers, models, drafted_s - began_s, time.perf_counter() - drafted_s)
+        self._draft_rows.note_step(
+            len(sequences),
+            len(sequences) + sum(drafts.lengths),
+            time.perf_counter() - drafted_s,
+            len(sequences) + sum(len(offer.evidence) for offer in offers),
+        )
+        self._note_drafting(sequences, offers, drafts.lengths, drafting_s)
         return chunks
 
     def _observe(self, sequences: list[Sequence], hidden: Sequence_[Tensor], emitted: list[_Emitted]) -> None:
@@ -265,7 +268,8 @@ class Engine:
         own = sequence.log_odds
         return max(offers, key=lambda offer: chances.expected(offer.evidence, own[offer.copied]), default=_NO_OFFER)
 
-    def _propose(self, sequences: list[Sequence], offers: list[Offer]) -> Drafts:
+    def _propose(self, sequences: list[Sequence], offers: list[Offer]) -> tuple[Drafts, dict[int, float]]:
+        """The drafts, and the seconds that each draft source took by its number, which are charged to its requests."""
         lengths = [s.draft_length for s in sequences]
         if any(s.adaptive and length for s, length in zip(sequences, lengths, strict=True)):
             lengths = self._draft_rows.lengths(
@@ -276,10 +280,15 @@ class Engine:
                 self._models(sequences, offers),
             )
         if self._draft_source is None or not any(lengths):
-            return Drafts.none(len(sequences), self._target.device)
+            return Drafts.none(len(sequences), self._target.device), {}
         parts = zip(sequences, lengths, offers, strict=True)
         rows = [_draft_row(sequence, length, copied=offer.copied) for sequence, length, offer in parts]
-        return self._draft_source.propose(rows)
+        seconds: dict[int, float] = {}
+
+        def drafted(number: int, of_source: list[int]) -> None:
+            seconds[number] = self._engine_time.charge(sequences, of_source)
+
+        return self._draft_source.propose(rows, drafted), seconds
 
     def _models(self, sequences: list[Sequence], offers: list[Offer]) -> set[int]:
         """The draft models whose tokens are among `offers`."""
@@ -288,17 +297,20 @@ class Engine:
         pairs = zip(sequences, offers, strict=True)
         return {self._draft_source.number(s.slot) for s, offer in pairs if offer.evidence and not offer.copied}
 
-    def _note_times(
-        self, lengths: list[int], offers: list[Offer], models: set[int], drafting_s: float, target_s: float
+    def _note_drafting(
+        self, sequences: list[Sequence], offers: list[Offer], lengths: list[int], seconds: dict[int, float]
     ) -> None:
-        """Learn what the step cost, which could have verified all of `offers`. The passes of several draft models
-        cannot be told apart, and teach nothing."""
-        count, offered = len(lengths), [len(offer.evidence) for offer in offers]
-        self._draft_rows.note_step(count, count + sum(lengths), target_s, count + sum(offered))
-        passes = [0 if offer.copied else length for offer, length in zip(offers, lengths, strict=True)]
-        possible = max(0 if offer.copied else length for offer, length in zip(offers, offered, strict=True))
-        if len(models) == 1:
-            self._draft_rows.note_drafting(max(passes), drafting_s, possible, *models)
+        """Learn what the passes of each draft model cost, which could have made all of `offers`."""
+        for model in self._models(sequences, offers):
+            own = [
+                (length, len(offer.evidence))
+                for sequence, offer, length in zip(sequences, offers, lengths, strict=True)
+                if self._draft_source is not None
+                and not offer.copied
+                and self._draft_source.number(sequence.slot) == model
+            ]
+            passes, possible = map(max, zip(*own, strict=True))
+            self._draft_rows.note_drafting(passes, seconds.get(model, 0.0), possible, model)
 
     def _forward(self, spans: list[Span], token_ids: list[int]) -> Tensor:
         target = self._target

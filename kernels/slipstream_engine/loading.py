@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Collection
 
@@ -63,18 +64,22 @@ def _drafts(settings: EngineSettings, target: Model, tokenizer: Tokenizer) -> Dr
     if settings.draft is None:
         raise CheckpointError(f"draft_kind is {settings.draft_kind!r}, but no draft checkpoint is named")
     sources: dict[str, DraftSource] = {}
-    for source in dict.fromkeys((settings.draft, *settings.more_drafts.splitlines())):
+    names = settings.draft_names.splitlines()
+    for index, source in enumerate((settings.draft, *settings.more_drafts.splitlines())):
         model = _draft_model(settings, source, target, tokenizer)
         if model is not None:
             lookup = PromptLookup(settings.max_slots, target.device)
-            sources[_name(source, sources)] = model if settings.draft_kind == "model" else HybridDrafts(lookup, model)
+            sources[_name(names[index] if names else source, sources)] = (
+                model if settings.draft_kind == "model" else HybridDrafts(lookup, model)
+            )
     return DraftPool(sources) if sources else None
 
 
 def _name(source: str, taken: Collection[str]) -> str:
-    """The last part of a draft's source, which clients see; numbered if it is `taken`."""
+    """The last part of a draft's name or source, which clients see; numbered if it is `taken`."""
     name = source.rstrip("/").rpartition("/")[2]
-    return name if name not in taken else f"{name}-{len(taken) + 1}"
+    numbered = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+    return next(one for one in numbered if one not in taken)
 
 
 def _draft_model(settings: EngineSettings, source: str, target: Model, tokenizer: Tokenizer) -> ModelDrafts | None:

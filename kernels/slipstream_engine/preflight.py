@@ -51,6 +51,25 @@ def compare(
     return Report(tokenizer_compatible=True, message=message)
 
 
+def compare_all(
+    *,
+    target: str,
+    draft: str,
+    alternatives: Sequence[str] = (),
+    target_tokenizer: str | None = None,
+    draft_tokenizer: str | None = None,
+) -> Report:
+    """As `compare`; of several drafts, the report on the first one that does not fit."""
+    report = compare(target=target, draft=draft, target_tokenizer=target_tokenizer, draft_tokenizer=draft_tokenizer)
+    for source in alternatives:
+        if not report.tokenizer_compatible:
+            break
+        other = compare(target=target, draft=source, target_tokenizer=target_tokenizer)
+        if not other.tokenizer_compatible:
+            report = msgspec.structs.replace(other, message=f"the alternative {source}: {other.message}")
+    return report
+
+
 def encode(report: Report) -> bytes:
     """`report` as JSON of at most `MAX_REPORT_BYTES`; a longer message is truncated."""
     encoded = msgspec.json.encode(report)
@@ -66,9 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         report = encode(
-            compare(
+            compare_all(
                 target=options.target,
                 draft=options.draft,
+                alternatives=options.alternative,
                 target_tokenizer=options.target_tokenizer,
                 draft_tokenizer=options.draft_tokenizer,
             )
@@ -109,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target-tokenizer", help="folder of the target's tokenizer (default: the checkpoint)")
     parser.add_argument("--draft", required=True, help="the draft's checkpoint folder")
     parser.add_argument("--draft-tokenizer", help="folder of the draft's tokenizer (default: the checkpoint)")
+    parser.add_argument("--alternative", action="append", default=[], help="the folder of a further draft; repeatable")
     parser.add_argument("--report", type=Path, help="also write the report, or the line of error, to this file")
     return parser
 

@@ -20,8 +20,8 @@ def check_speculator(target: Path, draft: Path) -> str:
         CheckpointError: it was trained for another target, or a file is broken.
     """
     config, of_target = read_json(draft / "config.json"), _text_config(read_json(target / "config.json"))
-    layer = config.get("transformer_layer_config") or {}
-    trained_for = (config.get("speculators_config") or {}).get("verifier") or {}
+    layer = _object(config, "transformer_layer_config")
+    trained_for = _object(_object(config, "speculators_config"), "verifier")
     expected = {
         "vocab_size": (layer.get("vocab_size"), of_target.get("vocab_size")),
         "hidden_size": (config.get("target_hidden_size") or layer.get("hidden_size"), of_target.get("hidden_size")),
@@ -39,6 +39,13 @@ def check_speculator(target: Path, draft: Path) -> str:
     _check_vocabulary(draft, int(layer["vocab_size"]), config.get("draft_vocab_size"))
     proposed = f", proposes {config['draft_vocab_size']} of {layer['vocab_size']} tokens" if _reduced(config) else ""
     return f"{config['speculators_model_type']} for {trained_for.get('name_or_path') or 'an unnamed target'}{proposed}"
+
+
+def _object(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = config.get(name) or {}
+    if not isinstance(value, dict):
+        raise CheckpointError(f"config.json: {name} is {value!r}, not an object")
+    return value
 
 
 def _text_config(config: dict[str, Any]) -> Mapping[str, Any]:

@@ -47,6 +47,16 @@ def test_a_worse_draft_gets_few_answers(seed: int) -> None:
     assert taken.count(1) <= 30
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_one_slow_first_answer_does_not_hide_a_better_draft(seed: int) -> None:
+    world = World(2, seed)
+    for number in (0, 0):
+        world.choice.learn("a", number, 50 * 1.0, 50)
+    world.choice.learn("a", 1, 50 * 10.0, 50)  # compiled, loaded, or beside a busy neighbour
+    world.answers("a", (1.0, 0.7), 250)
+    assert world.answers("a", (1.0, 0.7), 100).count(1) > 70
+
+
 def test_equal_drafts_share_the_answers_without_harm() -> None:
     taken = World(2, seed=3).answers("a", (1.0, 1.0), 400)
     assert set(taken) == {0, 1}

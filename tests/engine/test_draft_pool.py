@@ -79,6 +79,20 @@ def test_the_draft_that_costs_least_wins(engine: Engine, drain: Drain, monkeypat
     assert taken["close"] > 20
 
 
+def test_each_draft_s_time_is_charged_to_its_own_requests(pair_folder: Path) -> None:
+    """One source after the other, each with the lengths of its own rows."""
+    model = Model.load(pair_folder / "close", device=CPU, dtype=torch.float32)
+    pool = DraftPool({"copies": PromptLookup(2, CPU), "model": ModelDrafts(model, 2, 257)}, _InTurn(2))
+    for slot in range(2):
+        pool.start(slot, "a")
+    calls: list[tuple[int, list[int]]] = []
+    with torch.inference_mode():
+        pool.propose(
+            [DraftRow(0, TEXT, 3), DraftRow(1, TEXT, 2)], lambda number, lengths: calls.append((number, lengths))
+        )
+    assert calls == [(0, [3, 0]), (1, [0, 2])]
+
+
 def test_an_engine_names_its_drafts_if_there_are_several(engine: Engine, make_engine: Make) -> None:
     assert EngineService(engine).facts().drafts == ("close", "far", "eagle")
     assert EngineService(make_engine("close")).facts().drafts == ()

@@ -341,11 +341,11 @@ class _FailingOnce:
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    def propose(self, rows: object) -> object:
+    def propose(self, rows: object, drafted: object) -> object:
         if not self._failed:
             self._failed = True
             raise RuntimeError("out of memory")
-        return self._inner.propose(rows)  # type: ignore[arg-type]
+        return self._inner.propose(rows, drafted)  # type: ignore[arg-type]
 
 
 def test_a_failing_step_ends_its_requests_and_the_next_ones_are_served(

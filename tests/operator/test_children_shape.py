@@ -90,6 +90,7 @@ def test_the_selector_never_follows_the_spec():
         {"draft": {"revision": "2"}},
         {"draft": {"kind": "ngram", "source": None}},
         {"draft": {"kind": "hybrid"}},
+        {"draft": {"alternatives": ["acme/tuned"]}},
         {"maxDraftTokens": 3},
         {"engine": {"maxConcurrency": 3}},
         {"serving": {"storage": {"claim": "weights", "mountPath": "/elsewhere"}}},
@@ -153,6 +154,22 @@ def test_only_a_draft_model_is_compared_beforehand():
     assert template(pair_object(draft={"kind": "hybrid"}))["spec"]["initContainers"] == [preflight]
     for kind in ("ngram", "none"):
         assert "initContainers" not in template(pair_object(draft={"kind": kind, "source": None}))["spec"]
+
+
+def test_further_drafts_are_compared_and_named():
+    raw = pair_object(draft={"alternatives": ["acme/tuned", "hf://acme/small@v2"]})
+    *_, preflight = template(raw)["spec"]["initContainers"]
+    alternatives = [part for part in preflight["command"] if part.startswith("--alternative")]
+    assert alternatives == ["--alternative=/models/acme/tuned", "--alternative=/models/hf/acme/small/v2"]
+    config = children(raw)["ConfigMap"]["data"]["config.pbtxt"]
+    assert r'key: "more_drafts" value { string_value: "/models/acme/tuned\n/models/hf/acme/small/v2" }' in config
+    assert r'key: "draft_names" value { string_value: "draft\ntuned\nsmall" }' in config
+
+
+def test_a_draft_alone_has_the_hash_of_earlier_versions():
+    """Another hash would replace the servers of every pair when the operator is upgraded."""
+    annotations = template(pair_object(draft={"revision": None}, target={"revision": None}))["metadata"]["annotations"]
+    assert annotations["slipstream.dev/weights-hash"] == "09cc18efb7bf2299"
 
 
 def test_a_source_is_not_expanded_as_a_command():

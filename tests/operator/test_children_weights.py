@@ -39,6 +39,17 @@ def test_a_model_of_a_hub_is_downloaded_to_the_pairs_volume_and_read_from_there(
         assert server["args"][0] == f"/models/hf/{REPOSITORY}/v1"
 
 
+def test_further_drafts_are_downloaded_and_mounted_as_well() -> None:
+    alternatives = [f"hf://{REPOSITORY}@v2", "pvc://heads/acme", "oci://models/tuned:1"]
+    raw = pair_object(SPEC, draft={"alternatives": alternatives})
+    pod = template(raw)["spec"]
+    assert f"fetch {REPOSITORY} v2 '/models/hf/{REPOSITORY}/v2'" in pod["initContainers"][0]["command"][-1]
+    [server] = pod["containers"]
+    paths = {mount["mountPath"] for mount in server["volumeMounts"]}
+    assert any(path.endswith("claims/heads") for path in paths)
+    assert any("images/" in path for path in paths)
+
+
 def test_without_a_volume_each_pod_downloads_its_own() -> None:
     assert volumes(hub_pair(serving={"storage": None}))["weights"]["emptyDir"] == {}
 

@@ -43,11 +43,18 @@ def engine_parameters(pair: ModelPair, folder: PurePath) -> dict[str, str]:
             parameters[name] = located(source, folder)
     if draft.alternatives:
         parameters["more_drafts"] = "\n".join(located(source, folder) for source in draft.alternatives)
+        parameters["draft_names"] = "\n".join(map(_name_of, (draft.source or "", *draft.alternatives)))
     if engine.context_tokens is not None:
         parameters["context_tokens"] = str(engine.context_tokens)
     if target.source.startswith(EMBEDDED):
         parameters["threads"] = str(EMBEDDED_THREADS)
     return parameters
+
+
+def _name_of(source: str) -> str:
+    """The last part of a draft's source, without its scheme and its revision or tag."""
+    path = source.rpartition("://")[2].rstrip("/")
+    return path.rpartition("/")[2].partition("@")[0] or path
 
 
 def render_config(template: str, name: str, parameters: Mapping[str, str]) -> str:

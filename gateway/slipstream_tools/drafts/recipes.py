@@ -68,6 +68,7 @@ def script(method: str, *, target: str, draft: str | None, passes: str, answers:
         "#!/bin/sh",
         f"# Trains a draft by {method}. Needs two environments with GPUs: '{SPECULATORS}', and vLLM.",
         "set -eu",
+        "umask 077  # what follows are answers of users, too",
         "",
         "# 1. The answers as rows for training",
         shlex.join(prepare),

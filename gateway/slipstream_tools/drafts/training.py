@@ -36,8 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     start.add_argument("--draft", metavar="FOLDER", help="the draft to start from")
     start.add_argument("--new", metavar="LAYERSxHIDDEN", help="start a new draft, such as 1x192")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the trained draft; resumes there")
-    parser.add_argument("--passes", default="3", metavar="N", help="how often each answer is read (default: 3)")
+    parser.add_argument(
+        "--passes", type=_passes, default=3, metavar="N", help="how often each answer is read (default: 3)"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto")
+
+
+def _passes(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 1000, got {text!r}")
+    return int(text)
 
 
 def check_options(args: argparse.Namespace) -> None:
@@ -92,15 +100,21 @@ def check_draft(target: str, draft: str, *, as_json: bool) -> int:
 def _write_recipe(store: CaptureStore, selection: Selection, args: argparse.Namespace) -> None:
     answers, file = args.output / "answers.jsonl", args.output / "train.sh"
     text = recipes.script(
-        args.method, target=args.target, draft=args.draft, passes=args.passes, answers=answers, output=args.output
+        args.method, target=args.target, draft=args.draft, passes=str(args.passes), answers=answers, output=args.output
     )
-    args.output.mkdir(parents=True, exist_ok=True)
+    args.output.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with new_file(file) as script:
+        script.write(text)
     with new_file(answers) as rows:
         counts = export.write(selection.tables(store), "speculators", rows)
     print(export.summary(counts), file=sys.stderr)
-    with new_file(file) as script:
-        script.write(text)
-    print(f"{file} has the commands; {answers} has the answers: delete it when the draft is trained", file=sys.stderr)
+    if not counts.written:
+        raise CommandError(f"{answers} is empty: no answer has the tokens of prompt and answer.")
+    print(
+        f"{file} has the commands. When the draft is trained, delete {answers}, and the folders data and hidden_states "
+        "beside it, which the commands make of it: 'slipstream drafts forget' does not reach them.",
+        file=sys.stderr,
+    )
 
 
 def _train_llama(store: CaptureStore, selection: Selection, args: argparse.Namespace) -> None:
@@ -108,7 +122,7 @@ def _train_llama(store: CaptureStore, selection: Selection, args: argparse.Names
     start = ("--draft", args.draft) if args.draft is not None else ("--new", args.new)
     command = [
         *(sys.executable, "-m", _MODULE, "--answers", "-", "--target", args.target, *start),
-        *("--output", str(args.output), "--passes", args.passes, "--device", args.device),
+        *("--output", str(args.output), "--passes", str(args.passes), "--device", args.device),
     ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, encoding="utf-8")
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # it keeps its state, as after Ctrl-C
@@ -117,6 +131,9 @@ def _train_llama(store: CaptureStore, selection: Selection, args: argparse.Names
         with suppress(BrokenPipeError), process.stdin as pipe:  # the process says why it reads no further
             print(export.summary(export.write(selection.tables(store), "speculators", pipe)), file=sys.stderr)
         status = process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # Ctrl-C has reached it, too, and it keeps its state
+        raise
     except BaseException:
         process.terminate()
         process.wait()

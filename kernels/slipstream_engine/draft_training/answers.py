@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
@@ -12,7 +13,8 @@ import numpy as np
 from slipstream_engine.draft_training.batches import Batch, Row, collated, divided
 from slipstream_engine.errors import CheckpointError
 
-HELD_OUT_SHARE, MOST_HELD_OUT = 0.05, 256
+HELD_OUT_SHARE, MOST_MEASURED = 0.05, 256
+MOST_TOKENS = 4096  # of a prompt with its answer: longer ones are cut off, since memory grows with the square
 
 
 class _Line(msgspec.Struct):
@@ -64,13 +66,22 @@ def _row(line: _Line) -> Row:
     return Row(np.array(line.input_ids, dtype=np.int32), prompt)
 
 
+def _rank(row: Row, seed: int) -> float:
+    """A number from 0 to 1, uniform over the rows. It is that of the row itself: also with more or fewer other rows, a
+    later run trains on none that was held out before."""
+    digest = hashlib.blake2b(row.ids.tobytes(), digest_size=8, key=str(seed).encode()).digest()
+    return int.from_bytes(digest) / 2**64
+
+
 class Answers:
-    """A `BatchSource` of rows, one pass after the other, each in another order."""
+    """A `BatchSource` of rows, one pass after the other, each in another order. A share of the rows is held out, of
+    which the first `MOST_MEASURED` are measured on."""
 
     def __init__(self, rows: Sequence[Row], *, seed: int, max_tokens: int, pad_id: int) -> None:
-        shuffled = random.Random(f"{seed}/held-out").sample(rows, len(rows))
-        held_out = min(MOST_HELD_OUT, int(HELD_OUT_SHARE * len(rows)))
-        self.trained, self.unseen = shuffled[held_out:], shuffled[:held_out]
+        ranks = [_rank(row, seed) for row in rows]
+        limit = max(HELD_OUT_SHARE, min(ranks))  # at least one
+        self.trained = [row for row, rank in zip(rows, ranks, strict=True) if rank > limit]
+        self.unseen = [row for row, rank in zip(rows, ranks, strict=True) if rank <= limit][:MOST_MEASURED]
         self._seed, self._max_tokens, self._pad_id = seed, max_tokens, pad_id
 
     @property

@@ -14,7 +14,7 @@ from typing import TextIO
 import torch
 
 from slipstream_engine.config import load_config
-from slipstream_engine.draft_training.answers import Answers, Rows, read_rows
+from slipstream_engine.draft_training.answers import MOST_TOKENS, Answers, Rows, read_rows
 from slipstream_engine.draft_training.run import BATCH_TOKENS, WORK, Run, Start, start_from, start_new
 from slipstream_engine.draft_training.trainer import Progress
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
@@ -29,42 +29,60 @@ _SIZE = re.compile(r"([1-9]\d?)x([1-9]\d{1,4})")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train. Returns 0, or 1 with one line of error, or 130 after an interruption, whose state is kept."""
     args = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    stopped = _Stop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stopped.handle)
     try:
-        return _train(args)
+        return _train(args, stopped)
+    except torch.OutOfMemoryError as exc:
+        error: Exception = CheckpointError(f"out of memory: {exc}")
     except (CheckpointError, DraftMismatchError, OSError) as exc:
-        print(" ".join(str(exc).split()), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+        error = exc
+    print(" ".join(str(error).split()), file=sys.stderr)
+    return 1
 
 
-def _train(args: argparse.Namespace) -> int:
+class _Stop:
+    """Set by a signal. The step that runs then is finished, and the state is kept."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def handle(self, _signal: int, _frame: object) -> None:
+        self.is_set = True
+
+
+def _train(args: argparse.Namespace, stopped: _Stop) -> int:
     if not hasattr(torch.optim, "Muon"):
         raise CheckpointError(f"training needs PyTorch 2.9 or later, and this is {torch.__version__}")
     torch.manual_seed(args.seed)
     target = resolve_source(args.target)
     start = _start(args, target)
     answers = _answers(args, target, start)
+    started = args.draft or args.new
     run = Run(
-        start, answers, args.output, passes=args.passes, draft_tokens=args.draft_tokens, device=_device(args.device)
+        start,
+        answers,
+        args.output,
+        passes=args.passes,
+        draft_tokens=args.draft_tokens,
+        device=_device(args.device),
+        origin=f"{started}, {args.passes:g} passes, seed {args.seed}",
     )
     if run.trainer.step:
         _say(f"resumes at step {run.trainer.step}, {run.trainer.seen / 1e6:.2f} M tokens")
-    try:
-        _show(run.steps(), sys.stderr)
-    except KeyboardInterrupt:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        run.save()
-        _say(f"\ninterrupted: the same command goes on at step {run.trainer.step}; {args.output / WORK} has its state")
-        raise
-    after = run.finish(target=args.target, draft=args.draft or args.new)
+    _show(run.steps(lambda: stopped.is_set), sys.stderr)
+    if not run.is_done:
+        _say(f"interrupted: the same command goes on at step {run.trainer.step}; {args.output / WORK} has its state")
+        return 130
+    after = run.finish(target=args.target, draft=started)
     before_rate, after_rate = (one.rates()["tokens_per_step"] for one in (run.before, after))
     _say(
         f"tokens per step with {args.draft_tokens} draft tokens, on {len(answers.unseen)} held-out answers: "
         f"{before_rate:.2f} before, {after_rate:.2f} after"
     )
+    if after_rate <= before_rate:
+        _say("the draft has not become better: it needs more answers, or is as good as its size allows")
     return 0
 
 
@@ -82,7 +100,7 @@ def _start(args: argparse.Namespace, target: Path) -> Start:
 
 def _answers(args: argparse.Namespace, target: Path, start: Start) -> Answers:
     vocabulary = min(load_config(target).vocab_rows, start.model.config.vocab_rows)
-    context = start.model.config.context_tokens
+    context = min(start.model.config.context_tokens, MOST_TOKENS)
     if args.answers == "-":
         found = read_rows(sys.stdin.buffer, context_tokens=context, vocabulary=vocabulary)
     else:
@@ -126,10 +144,6 @@ def _device(name: str) -> torch.device:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _interrupt(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _positive(text: str) -> float:

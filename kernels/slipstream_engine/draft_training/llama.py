@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -72,6 +73,9 @@ def config_json(config: ModelConfig, **ids: int | list[int] | None) -> dict[str,
     }
 
 
+_WRITTEN_OUT = 1024
+
+
 class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -104,9 +108,14 @@ class Attention(nn.Module):
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal attention; q [N, groups * T, dim], k and v [N, T, dim] -> as q.
 
-    Written out because for heads this small it takes half the time of torch's fused attention on a CPU.
+    Written out because for heads this small it takes half the time of torch's fused attention on a CPU. Long texts
+    take that, since the scores of all pairs of tokens would not fit.
     """
     length = k.shape[1]
+    if length > _WRITTEN_OUT:
+        q = q.view(k.shape[0], -1, length, q.shape[-1])
+        keys, values = (states.unsqueeze(1).expand(-1, q.shape[1], -1, -1) for states in (k, v))
+        return functional.scaled_dot_product_attention(q, keys, values, is_causal=True).flatten(1, 2)
     mask = torch.full((length, length), float("-inf"), dtype=q.dtype, device=q.device).triu(1)
     mask = mask.repeat(q.shape[1] // length, 1).expand(q.shape[0], -1, -1)
     scores = torch.baddbmm(mask, q * q.shape[-1] ** -0.5, k.transpose(1, 2))
@@ -201,9 +210,12 @@ class Llama(nn.Module):
         Raises:
             CheckpointError: the folder is broken, or needs what the engine does not support.
         """
-        model = cls(load_config(folder))
+        config = load_config(folder)
         try:
-            files = {file for _, file in tensor_files(folder)}
+            names = dict(tensor_files(folder))
+            # As in the engine, a head in the file is used even if the configuration ties it.
+            tied = config.tied_embeddings and "lm_head.weight" not in names
+            model, files = cls(msgspec.structs.replace(config, tied_embeddings=tied)), set(names.values())
             weights = {name: tensor.float() for file in files for name, tensor in load_file(file).items()}
             model.load_state_dict({name: t for name, t in weights.items() if not name.endswith(".inv_freq")})
         except (OSError, SafetensorError, RuntimeError) as exc:

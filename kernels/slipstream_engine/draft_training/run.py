@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,14 +75,22 @@ def start_new(target: Path, *, layers: int, hidden: int) -> Start:
 
 
 class Run:
-    """Trains the model of `start` on `answers`, `passes` times each, and writes `output`.
+    """Trains the model of `start` on `answers`, `passes` times each, and writes `output`. `origin` is as in `Trainer`.
 
     Raises:
-        CheckpointError: `output` has files of something else.
+        CheckpointError: `output` has files of something else, or the state of another run.
     """
 
     def __init__(
-        self, start: Start, answers: Answers, output: Path, *, passes: float, draft_tokens: int, device: torch.device
+        self,
+        start: Start,
+        answers: Answers,
+        output: Path,
+        *,
+        passes: float,
+        draft_tokens: int,
+        device: torch.device,
+        origin: str,
     ) -> None:
         self._start, self._answers, self._output = start, answers, output
         self._draft_tokens = draft_tokens
@@ -93,16 +101,16 @@ class Run:
         model = start.model.to(device)
         self.before = self._measured(model)
         step_tokens = max(_STEP_TOKENS, answers.tokens // _MOST_STEPS_OF_A_PASS)
-        plan = Plan(int(passes * answers.tokens), step_tokens, matrix_lr=_LR, other_lr=0.75 * _LR)
-        self.trainer = Trainer(model.train(), cross_entropy, plan, answers, work, self._save)
+        plan = Plan(max(1, int(passes * answers.tokens)), step_tokens, matrix_lr=_LR, other_lr=0.75 * _LR)
+        self.trainer = Trainer(model.train(), cross_entropy, plan, answers, work, self._save, origin)
 
-    def steps(self) -> Iterator[Progress]:
-        """Train. If the caller stops early, or is interrupted, `save` keeps what is done."""
-        return self.trainer.run()
+    def steps(self, stopping: Callable[[], bool]) -> Iterator[Progress]:
+        """Train. When `stopping()` is true, the state is kept for a later run with the same output."""
+        return self.trainer.run(stopping)
 
-    def save(self) -> None:
-        """Keep the state for a later run with the same output."""
-        self.trainer.save()
+    @property
+    def is_done(self) -> bool:
+        return self.trainer.seen >= self.trainer.plan.tokens
 
     def finish(self, **facts: Any) -> Acceptance:
         """Move the checkpoint into place, with `facts` in its record. Returns the acceptance of the trained draft."""

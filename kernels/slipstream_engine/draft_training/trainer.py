@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle  # nosec B403 # its exception
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 from slipstream_engine.draft_training.batches import Batch, BatchSource
 from slipstream_engine.draft_training.llama import Llama
+from slipstream_engine.errors import CheckpointError
 
 STATE_FILE = "trainer.pt"
 _REPORT_EVERY = 25
@@ -80,16 +82,28 @@ class Trainer:
     into `out`, from where the run resumes."""
 
     def __init__(
-        self, model: Llama, loss: Loss, plan: Plan, source: BatchSource, out: Path, save: Callable[[Llama, Path], None]
+        self,
+        model: Llama,
+        loss: Loss,
+        plan: Plan,
+        source: BatchSource,
+        out: Path,
+        save: Callable[[Llama, Path], None],
+        origin: str = "",
     ) -> None:
-        self.model, self.loss, self.plan = model, loss, plan
+        """`origin` describes the run: it resumes from a state of the same description alone.
+
+        Raises:
+            CheckpointError: the state in `out` is broken, or of another run.
+        """
+        self.model, self.loss, self.plan, self._origin = model, loss, plan, origin
         self._source, self._out, self._save = source, out, save
         self._optimizers = optimizers(model, plan)
         self.step, self.seen, self._next_batch = 0, 0, 0
         self._resume()
 
-    def run(self) -> Iterator[Progress]:
-        """Train until `plan.tokens` are seen, with checkpoints on the way and at the end."""
+    def run(self, stopping: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
+        """Train until `plan.tokens` are seen or `stopping()` is true, with checkpoints on the way and at the end."""
         stream = self._source.batches(self._next_batch)
         started, seen_before, saved = time.monotonic(), self.seen, time.monotonic()
         loss = 0.0
@@ -98,7 +112,7 @@ class Trainer:
             rate = max(1.0, self.seen - seen_before) / (time.monotonic() - started)
             return Progress(self.step, self.seen, self.plan.tokens, loss, rate, held_out)
 
-        while self.seen < self.plan.tokens:
+        while self.seen < self.plan.tokens and not stopping():
             loss = self._train_step(stream)
             if time.monotonic() - saved > self.plan.save_every_s:
                 yield progress(self.save())
@@ -144,7 +158,7 @@ class Trainer:
         self._save(self.model, fresh)
         torch.save({
             "model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self._optimizers],
-            "step": self.step, "seen": self.seen, "next_batch": self._next_batch,
+            "step": self.step, "seen": self.seen, "next_batch": self._next_batch, "origin": self._origin,
         }, fresh / STATE_FILE)  # fmt: skip
         for path in fresh.iterdir():
             os.replace(path, self._out / path.name)
@@ -155,7 +169,15 @@ class Trainer:
         path = self._out / STATE_FILE
         if not path.exists():
             return
-        state = torch.load(path, weights_only=True)
+        try:
+            state = torch.load(path, weights_only=True, map_location="cpu")
+            if state["origin"] != self._origin:
+                raise CheckpointError(f"{path} is of another training ({state['origin']}, not {self._origin})")
+            self._take(state)
+        except (KeyError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as exc:
+            raise CheckpointError(f"{path} cannot be resumed from: {exc!r}") from exc
+
+    def _take(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

@@ -23,8 +23,18 @@ def template_annotations(pair: ModelPair, repository: Mapping[str, str] | None) 
 
 def weights_hash(pair: ModelPair) -> str:
     """The hash of the sources, tokenizers and revisions of `pair`. No other part of a pod contains the revision."""
-    return _hash([pair.spec.target, pair.spec.draft])
+    encoded = _encode([pair.spec.target, pair.spec.draft])
+    # As before there were alternatives: a new version of the operator must not replace all servers.
+    return _digest(encoded.replace(b',"alternatives":[]', b""))
 
 
 def _hash(value: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:_HASH_CHARS]
+    return _digest(_encode(value))
+
+
+def _encode(value: object) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def _digest(encoded: bytes) -> str:
+    return hashlib.sha256(encoded).hexdigest()[:_HASH_CHARS]

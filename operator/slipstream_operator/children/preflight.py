@@ -59,6 +59,8 @@ def _options(pair: ModelPair) -> Iterator[str]:
             yield f"--{name}={_verbatim(located(part.source, folder))}"
         if part is not None and part.tokenizer is not None:
             yield f"--{name}-tokenizer={_verbatim(located(part.tokenizer, folder))}"
+    for source in pair.spec.draft.alternatives if pair.spec.draft is not None else ():
+        yield f"--alternative={_verbatim(located(source, folder))}"
 
 
 def _verbatim(argument: str) -> str:

@@ -59,6 +59,7 @@ def sources_of(pair: ModelPair) -> Iterator[str]:
     for part in (pair.spec.target, pair.spec.draft):
         if part is not None:
             yield from (source for source in (part.source, part.tokenizer) if source is not None)
+    yield from pair.spec.draft.alternatives if pair.spec.draft is not None else ()
     yield from (adapter.source for adapter in adapters_of(pair) if adapter.source is not None)
 
 
