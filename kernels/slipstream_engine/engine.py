@@ -215,8 +215,9 @@ class Engine:
     def _decode(self, sequences: list[Sequence]) -> list[Chunk]:
         """One pass over `sequences` (slots ascending): draft, run the target, verify. The draft's time is charged to
         the drafting requests by their draft lengths, the target's time to all requests by their tokens in the pass."""
+        began_s = time.perf_counter()
         offers = self._offers(sequences)
-        drafts, drafting_s = self._propose(sequences, offers)
+        drafts, drafting_s = self._propose(sequences, offers, began_s)
         spans, fed = [], []
         proposed = drafts.token_ids.tolist()
         drafted_s = time.perf_counter()
@@ -268,8 +269,11 @@ class Engine:
         own = sequence.log_odds
         return max(offers, key=lambda offer: chances.expected(offer.evidence, own[offer.copied]), default=_NO_OFFER)
 
-    def _propose(self, sequences: list[Sequence], offers: list[Offer]) -> tuple[Drafts, dict[int, float]]:
-        """The drafts, and the seconds that each draft source took by its number, which are charged to its requests."""
+    def _propose(
+        self, sequences: list[Sequence], offers: list[Offer], began_s: float
+    ) -> tuple[Drafts, dict[int, float]]:
+        """The drafts, and the seconds that each draft source took by its number, the first one since `began_s`. They
+        are charged to the requests of the source."""
         lengths = [s.draft_length for s in sequences]
         if any(s.adaptive and length for s, length in zip(sequences, lengths, strict=True)):
             lengths = self._draft_rows.lengths(
@@ -286,7 +290,8 @@ class Engine:
         seconds: dict[int, float] = {}
 
         def drafted(number: int, of_source: list[int]) -> None:
-            seconds[number] = self._engine_time.charge(sequences, of_source)
+            self._engine_time.charge(sequences, of_source)
+            seconds[number] = time.perf_counter() - began_s - sum(seconds.values())
 
         return self._draft_source.propose(rows, drafted), seconds
 

@@ -31,16 +31,15 @@ class EngineTime:
         """Start charging now; the idle time before is charged to no request."""
         self._charged_until_s = self._clock()
 
-    def charge(self, requests: Sequence[Charged], rows: Sequence[int]) -> float:
+    def charge(self, requests: Sequence[Charged], rows: Sequence[int]) -> None:
         """Charge the time since the last charge to `requests`, in proportion to their `rows`. Without any row, the time
-        is left for the next charge. Returns: the charged seconds."""
+        is left for the next charge."""
         total = sum(rows)
         if not total:
-            return 0.0
+            return
         if self._device.type == "cuda":  # passes are queued; wait until they are computed
             torch.cuda.synchronize(self._device)
         now_s = self._clock()
         passed_s, self._charged_until_s = now_s - self._charged_until_s, now_s
         for request, count in zip(requests, rows, strict=True):
             request.engine_s += passed_s * count / total
-        return passed_s
