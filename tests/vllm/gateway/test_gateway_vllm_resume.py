@@ -16,6 +16,7 @@ from tests.support.breaking_network import BreakingNetwork, Cut
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import until_reason
 
+TRIES = 4  # the gateway's probes use the network, too, and the cut can meet one of them
 CUT_BYTES = 20_000  # some tens of the answer's 400 tokens
 
 
@@ -38,21 +39,27 @@ def test_a_stream_goes_on_by_its_text_where_the_policy_says_so(
         with stream(served, SPECULATIVE) as response:
             whole = Streamed(response)
             whole.read()
-        network.plan(Cut(CUT_BYTES))
-        with stream(served, SPECULATIVE) as response:
-            found = Streamed(response)
-            if resume == "exact":
+        if resume == "exact":
+            network.plan(Cut(CUT_BYTES))
+            with stream(served, SPECULATIVE) as response:
+                found = Streamed(response)
                 with pytest.raises(KeyError):  # the last event is an error, without choices
                     found.read()
-            else:
-                found.read(5)
-                send_at_once(vllm_server)
-                found.read()
-        assert network.made == 1
-        if resume == "exact":
+            assert network.made == 1
             assert whole.text.startswith(found.text)
             assert len(found.text) < len(whole.text)
             return
+        for _ in range(TRIES):
+            network.plan(Cut(CUT_BYTES))
+            with stream(served, SPECULATIVE) as response:
+                found = Streamed(response)
+                found.read(5)
+                send_at_once(vllm_server)
+                found.read()
+            assert network.made == 1
+            assert found.text == whole.text
+            if found.usage["slipstream"]["resumed"]:
+                break
         own = found.usage["slipstream"]
         assert own["resumed"] in (["upstream_failed"], ["upstream_unavailable"])
         assert own["draft_length"] in (0, 2)  # greedy answers go on plainly
