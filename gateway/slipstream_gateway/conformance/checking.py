@@ -19,6 +19,7 @@ from slipstream_core.manifest.dialects import DIALECTS, Dialect
 from slipstream_core.manifest.table import Backend
 from slipstream_core.types import GenerationRequest
 
+from slipstream_gateway.conformance.all_of import all_of
 from slipstream_gateway.conformance.probes import (
     ProbeAnswer,
     greedy_requests,
@@ -168,12 +169,7 @@ class Check:
             async with self._places:
                 return await send(request)
 
-        tasks = [asyncio.ensure_future(one(request)) for request in requests]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await all_of([one(request) for request in requests])
 
     async def _ask(self, side: Side, request: GenerationRequest) -> ProbeAnswer:
         model = side.backend.model
