@@ -104,7 +104,8 @@ class Rollout:
         self.cluster.kubectl("patch", "modelpair", "support", "--type=merge", "-p", patch)
         beside: JSON = until("a second Deployment", self.beside)
         assert self.deployment("slipstream-support")["spec"] == before["spec"]
-        assert self.canary["phase"] == "Starting"
+        # The status follows the Deployment.
+        until("its phase is Starting", lambda: self.canary.get("phase") == "Starting", seen=lambda: self.canary)
         return beside
 
     def beside(self) -> JSON:

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.e2e.real_cluster import Cluster, Stream, Streams, running_cluster, text_of
+from tests.e2e.test_cluster import SUMMARY
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.polling import eventually
@@ -37,7 +38,6 @@ spec:
     gpus: 0
     autoscaling: {{minReplicas: 0, maxReplicas: 4, idleSeconds: {IDLE_S}, coldStartSeconds: 120}}
 """
-TEXT = "Summarise this call for the CRM.\n\nAgent: Hello.\nCustomer: My parcel has not arrived, and I need it today."
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_one_to_four_to_none_to_one_under_traffic(cluster: Cluster, servers: Rep
     target = autoscaler(cluster)["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == ("Deployment", "slipstream-support")
 
-    with Streams(cluster, TEXT, clients=4) as streams:
+    with Streams(cluster, SUMMARY, clients=4) as streams:
         eventually(lambda: streams.answers, "an answer")
         scale_as_an_autoscaler(cluster, 4)
         eventually(lambda: servers.ready == 4, "four servers", within_s=SERVER_S)
@@ -96,7 +96,7 @@ def test_one_to_four_to_none_to_one_under_traffic(cluster: Cluster, servers: Rep
 def ask(cluster: Cluster, index: int) -> str:
     """The text of an answer, every other one streamed."""
     gateway, stream = cluster.gateways[index % 2], index % 4 < 2
-    body = {"model": "support", "messages": [{"role": "user", "content": TEXT}], "temperature": 0, "max_tokens": 160}
+    body = {"model": "support", "messages": [{"role": "user", "content": SUMMARY}], "temperature": 0, "max_tokens": 160}
     answer = httpx.post(f"{gateway.url}/v1/chat/completions", json={**body, "stream": stream}, timeout=180)
     assert answer.status_code == 200, answer.text
     if stream:
