@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import save_file
 from slipstream_engine.config import ModelConfig
-from slipstream_engine.draft_training.llama import Attention, Mlp, config_json, rotate
-from slipstream_engine.rope import rotations
+from slipstream_engine.draft_training.llama import Attention, Mlp, config_json, cos_and_sin, rotate
 from slipstream_engine.tensor_files import write_json
 from torch import Tensor, nn
 from torch.nn import functional
@@ -51,9 +50,9 @@ class Head(nn.Module):
         self.config = config
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
         self.layers = nn.ModuleList([_Layer(config)])
-        turns = rotations(config.rope, config.head_dim, config.context_tokens)
-        self.register_buffer("cos", torch.cat((turns.real, turns.real), dim=-1), persistent=False)
-        self.register_buffer("sin", torch.cat((turns.imag, turns.imag), dim=-1), persistent=False)
+        cos, sin = cos_and_sin(config)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
         self._initialise()
 
     def _initialise(self) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 from safetensors import safe_open
-from slipstream_engine.config import ModelConfig, load_config
+from slipstream_engine.config import ModelConfig, RopeConfig, load_config
 from slipstream_engine.draft_training.llama import llama_config
 from torch import Tensor, nn
 from torch.nn import functional
@@ -195,7 +195,7 @@ def _config(folder: Path) -> ModelConfig:
         vocab=target.vocab_rows,
         head_dim=target.head_dim,
         context=target.context_tokens,
-        rope=target.rope,
+        rope=RopeConfig(theta=target.rope.theta),  # config.json of a head has no scaling
         norm_eps=target.norm_eps,
     )
 

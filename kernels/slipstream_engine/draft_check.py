@@ -12,9 +12,9 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
@@ -57,7 +57,8 @@ def findings(target: str, draft: str) -> Iterator[Finding]:
     yield _licence(of_target, of_draft)
 
 
-def _tried(check: str, run: Any) -> Finding:
+def _tried(check: str, run: Callable[[], str]) -> Finding:
+    """What `run` says, or why the check has failed."""
     try:
         return Finding(check, "ok", run())
     except (CheckpointError, SafetensorError) as exc:

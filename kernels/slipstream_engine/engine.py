@@ -217,7 +217,8 @@ class Engine:
         the drafting requests by their draft lengths, the target's time to all requests by their tokens in the pass."""
         began_s = time.perf_counter()
         offers = self._offers(sequences)
-        drafts, drafting_s = self._propose(sequences, offers, began_s)
+        models = self._models(sequences, offers)
+        drafts, drafting_s = self._propose(sequences, offers, models, began_s)
         spans, fed = [], []
         proposed = drafts.token_ids.tolist()
         drafted_s = time.perf_counter()
@@ -249,7 +250,7 @@ class Engine:
             time.perf_counter() - drafted_s,
             len(sequences) + sum(len(offer.evidence) for offer in offers),
         )
-        self._note_drafting(sequences, offers, drafts.lengths, drafting_s)
+        self._note_drafting(models, offers, drafts.lengths, drafting_s)
         return chunks
 
     def _observe(self, sequences: list[Sequence], hidden: Sequence_[Tensor], emitted: list[_Emitted]) -> None:
@@ -270,7 +271,7 @@ class Engine:
         return max(offers, key=lambda offer: chances.expected(offer.evidence, own[offer.copied]), default=_NO_OFFER)
 
     def _propose(
-        self, sequences: list[Sequence], offers: list[Offer], began_s: float
+        self, sequences: list[Sequence], offers: list[Offer], models: list[int | None], began_s: float
     ) -> tuple[Drafts, dict[int, float]]:
         """The drafts, and the seconds that each draft source took by its number, the first one since `began_s`. They
         are charged to the requests of the source."""
@@ -281,7 +282,7 @@ class Engine:
                 [s.log_odds[offer.copied] for s, offer in zip(sequences, offers, strict=True)],
                 [not s.adaptive for s in sequences],
                 [offer.copied for offer in offers],
-                self._models(sequences, offers),
+                {model for model in models if model is not None},
             )
         if self._draft_source is None or not any(lengths):
             return Drafts.none(len(sequences), self._target.device), {}
@@ -295,27 +296,23 @@ class Engine:
 
         return self._draft_source.propose(rows, drafted), seconds
 
-    def _models(self, sequences: list[Sequence], offers: list[Offer]) -> set[int]:
-        """The draft models whose tokens are among `offers`."""
-        if self._draft_source is None:
-            return set()
-        pairs = zip(sequences, offers, strict=True)
-        return {self._draft_source.number(s.slot) for s, offer in pairs if offer.evidence and not offer.copied}
+    def _models(self, sequences: list[Sequence], offers: list[Offer]) -> list[int | None]:
+        """For each request, the number of the draft model whose passes its offer needs; None if it needs none."""
+        pool = self._draft_source
+        return [
+            None if pool is None or offer.copied or not offer.evidence else pool.number(sequence.slot)
+            for sequence, offer in zip(sequences, offers, strict=True)
+        ]
 
     def _note_drafting(
-        self, sequences: list[Sequence], offers: list[Offer], lengths: list[int], seconds: dict[int, float]
+        self, models: list[int | None], offers: list[Offer], lengths: list[int], seconds: dict[int, float]
     ) -> None:
-        """Learn what the passes of each draft model cost, which could have made all of `offers`."""
-        for model in self._models(sequences, offers):
-            own = [
-                (length, len(offer.evidence))
-                for sequence, offer, length in zip(sequences, offers, lengths, strict=True)
-                if self._draft_source is not None
-                and not offer.copied
-                and self._draft_source.number(sequence.slot) == model
-            ]
+        """Learn what the passes of each draft model cost. They could have made all draft tokens of `offers`."""
+        for number in {model for model in models if model is not None}:
+            rows = zip(models, lengths, offers, strict=True)
+            own = [(length, len(offer.evidence)) for model, length, offer in rows if model == number]
             passes, possible = map(max, zip(*own, strict=True))
-            self._draft_rows.note_drafting(passes, seconds.get(model, 0.0), possible, model)
+            self._draft_rows.note_drafting(passes, seconds.get(number, 0.0), possible, number)
 
     def _forward(self, spans: list[Span], token_ids: list[int]) -> Tensor:
         target = self._target

@@ -1,16 +1,52 @@
-"""Whether a draft of the package `speculators` fits a target. Formats: speculators 0.9, `SpeculatorModelConfig`."""
+"""Whether a draft of the package `speculators` fits a target. Format: `SpeculatorModelConfig` of speculators 0.9."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from safetensors import safe_open
 
 from slipstream_engine.errors import CheckpointError
 from slipstream_engine.tensor_files import tensor_files
 from slipstream_engine.tokenizer_files import read_json
+
+_T = TypeVar("_T")
+
+
+class _Target(msgspec.Struct):
+    """What `config.json` of a target says of its language model."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    architectures: list[str] | None = None
+
+
+class _Layer(msgspec.Struct):
+    vocab_size: int
+    hidden_size: int
+
+
+class _Verifier(msgspec.Struct):
+    name_or_path: str | None = None
+    architectures: list[str] | None = None
+
+
+class _Speculators(msgspec.Struct):
+    verifier: _Verifier = msgspec.field(default_factory=_Verifier)
+
+
+class _Draft(msgspec.Struct):
+    """What `config.json` of a draft says. Its target is called the verifier there."""
+
+    speculators_model_type: str
+    transformer_layer_config: _Layer
+    speculators_config: _Speculators = msgspec.field(default_factory=_Speculators)
+    draft_vocab_size: int | None = None
+    target_hidden_size: int | None = None
+    eagle_aux_hidden_state_layer_ids: list[int] | None = None
 
 
 def check_speculator(target: Path, draft: Path) -> str:
@@ -19,48 +55,48 @@ def check_speculator(target: Path, draft: Path) -> str:
     Raises:
         CheckpointError: it was trained for another target, or a file is broken.
     """
-    config, of_target = read_json(draft / "config.json"), _text_config(read_json(target / "config.json"))
-    layer = _object(config, "transformer_layer_config")
-    trained_for = _object(_object(config, "speculators_config"), "verifier")
-    expected = {
-        "vocab_size": (layer.get("vocab_size"), of_target.get("vocab_size")),
-        "hidden_size": (config.get("target_hidden_size") or layer.get("hidden_size"), of_target.get("hidden_size")),
-    }
-    for name, (own, wanted) in expected.items():
+    raw = read_json(target / "config.json")
+    if isinstance(text := raw.get("text_config"), dict):  # of a multimodal model
+        raw = {"architectures": raw.get("architectures"), **text}
+    of_target = _converted(raw, _Target, target)
+    of_draft = _converted(read_json(draft / "config.json"), _Draft, draft)
+    _check_target(of_target, of_draft)
+    vocabulary = of_draft.transformer_layer_config.vocab_size
+    _check_vocabulary(draft, vocabulary, of_draft.draft_vocab_size)
+    reduced = of_draft.draft_vocab_size not in (None, vocabulary)
+    proposed = f", proposes {of_draft.draft_vocab_size} of {vocabulary} tokens" if reduced else ""
+    trained_for = of_draft.speculators_config.verifier.name_or_path or "an unnamed target"
+    return f"{of_draft.speculators_model_type} for {trained_for}{proposed}"
+
+
+def _converted(raw: Any, kind: type[_T], folder: Path) -> _T:
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as exc:
+        raise CheckpointError(f"{folder / 'config.json'}: {exc}") from exc
+
+
+def _check_target(target: _Target, draft: _Draft) -> None:
+    layer = draft.transformer_layer_config
+    for name, own, wanted in (
+        ("vocab_size", layer.vocab_size, target.vocab_size),
+        ("hidden_size", draft.target_hidden_size or layer.hidden_size, target.hidden_size),
+    ):
         if own != wanted:
             raise CheckpointError(f"{name} is {wanted} in the target, and the draft was trained for {own}")
-    architectures = [trained_for.get("architectures") or [], of_target.get("architectures") or []]
-    if all(architectures) and set(architectures[0]).isdisjoint(architectures[1]):
-        raise CheckpointError(f"the draft was trained for {architectures[0][0]}, the target is {architectures[1][0]}")
-    layers = int(of_target.get("num_hidden_layers") or 0)
-    used = config.get("eagle_aux_hidden_state_layer_ids") or []
-    if any(not 0 <= number <= layers for number in used):
-        raise CheckpointError(f"the draft reads the target's layers {used}, and the target has {layers}")
-    _check_vocabulary(draft, int(layer["vocab_size"]), config.get("draft_vocab_size"))
-    proposed = f", proposes {config['draft_vocab_size']} of {layer['vocab_size']} tokens" if _reduced(config) else ""
-    return f"{config['speculators_model_type']} for {trained_for.get('name_or_path') or 'an unnamed target'}{proposed}"
-
-
-def _object(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = config.get(name) or {}
-    if not isinstance(value, dict):
-        raise CheckpointError(f"config.json: {name} is {value!r}, not an object")
-    return value
-
-
-def _text_config(config: dict[str, Any]) -> Mapping[str, Any]:
-    """The part about text of a multimodal model's configuration."""
-    text = config.get("text_config")
-    return {"architectures": config.get("architectures"), **text} if isinstance(text, dict) else config
-
-
-def _reduced(config: Mapping[str, Any]) -> bool:
-    return config.get("draft_vocab_size") not in (None, config["transformer_layer_config"]["vocab_size"])
+    trained_for, architectures = draft.speculators_config.verifier.architectures, target.architectures
+    if trained_for and architectures and set(trained_for).isdisjoint(architectures):
+        raise CheckpointError(f"the draft was trained for {trained_for[0]}, the target is {architectures[0]}")
+    used = draft.eagle_aux_hidden_state_layer_ids or []
+    if any(not 0 <= number <= target.num_hidden_layers for number in used):
+        raise CheckpointError(
+            f"the draft reads the target's layers {used}, and the target has {target.num_hidden_layers}"
+        )
 
 
 def _check_vocabulary(draft: Path, target_vocab: int, draft_vocab: int | None) -> None:
-    """A reduced vocabulary has a mask of the target's tokens that it has, `t2d`, and the distance `d2t` from each of
-    its tokens to the target's id."""
+    """With a reduced vocabulary, `t2d` says for each of the target's tokens whether the draft has it, and `d2t` has for
+    each of the draft's tokens the distance to the target's id."""
     files = dict(tensor_files(draft))
     if "t2d" not in files and "d2t" not in files:
         return

@@ -8,15 +8,12 @@ asked of both in turn. Prints how many answers the candidate got, and the ratio 
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
 
-import httpx
 from slipstream_engine.embedded.corpus import TASKS
 
-from tests.benchmarks.draft_pool import asked, report
-from tests.benchmarks.draft_training import manifest, model_draft
-from tests.benchmarks.system import running_system
+from tests.benchmarks.draft_pool import compare
+from tests.benchmarks.draft_training import model_draft
 
 SEED = 61_027
 TASKS_OF_OTHERS = ("summary", "reply", "json")
@@ -31,15 +28,8 @@ def main() -> None:
     args = parser.parse_args()
     mix = {task: 1.0 / len(args.tasks) for task in args.tasks}
     both = f'{{kind: model, source: "embedded:draft", alternatives: ["{args.draft.resolve()}"]}}'
-    names = ["shipped", "pool"]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "pairs.yaml"
-        file.write_text(manifest({"shipped": model_draft("embedded:draft"), "pool": both}))
-        with running_system(file) as system, httpx.Client(base_url=system.gateway_url, timeout=120) as client:
-            asked(client, names, SEED - 1, 3, mix)  # opens connections, fills caches
-            for number in range(args.rounds):
-                print(f"round {number + 1}")
-                report(asked(client, names, SEED + number, args.requests, mix), names)
+    drafts = {"shipped": model_draft("embedded:draft"), "pool": both}
+    compare(drafts, mix, seed=SEED, rounds=args.rounds, requests=args.requests)
 
 
 if __name__ == "__main__":

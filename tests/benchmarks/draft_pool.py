@@ -57,6 +57,19 @@ def report(answers: Sequence[tuple[Task, dict[str, Answered]]], names: Sequence[
             print(f"  E2E, {name:11} {totals[name]:7.1f} s; pool is faster by {gain}", flush=True)
 
 
+def compare(drafts: Mapping[str, str], mix: Mapping[Task, float], *, seed: int, rounds: int, requests: int) -> None:
+    """Serve all of `drafts`, of which one is called `pool`, and report on `rounds` of `requests`."""
+    names = list(drafts)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pairs.yaml"
+        file.write_text(manifest(drafts))
+        with running_system(file) as system, httpx.Client(base_url=system.gateway_url, timeout=120) as client:
+            asked(client, names, seed - 1, 3, mix)  # opens connections, fills caches
+            for number in range(rounds):
+                print(f"round {number + 1}")
+                report(asked(client, names, seed + number, requests, mix), names)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notes", type=Path)
@@ -73,15 +86,7 @@ def main() -> None:
         "hybrid": '{kind: hybrid, source: "embedded:draft"}',
         "pool": f'{{kind: hybrid, source: "embedded:draft", alternatives: [{others}]}}',
     }
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "pairs.yaml"
-        file.write_text(manifest(drafts))
-        with running_system(file) as system, httpx.Client(base_url=system.gateway_url, timeout=120) as client:
-            names = list(drafts)
-            asked(client, names, SEED - 1, 3, MIX)  # opens connections, fills caches
-            for number in range(args.rounds):
-                print(f"round {number + 1}")
-                report(asked(client, names, SEED + number, args.requests, MIX), names)
+    compare(drafts, MIX, seed=SEED, rounds=args.rounds, requests=args.requests)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def test_one_slow_first_answer_does_not_hide_a_better_draft(seed: int) -> None:
     assert world.answers("a", (1.0, 0.7), 100).count(1) > 70
 
 
-def test_equal_drafts_share_the_answers_without_harm() -> None:
+def test_of_equal_drafts_both_are_taken() -> None:
     taken = World(2, seed=3).answers("a", (1.0, 1.0), 400)
     assert set(taken) == {0, 1}
 

@@ -14,6 +14,7 @@ from slipstream_engine.draft_training.batches import Row
 from slipstream_engine.draft_training.llama import Llama
 from slipstream_engine.embedded import DRAFT_DIR
 from slipstream_engine.errors import CheckpointError
+from slipstream_engine.model import Model
 from slipstream_engine.step_batch import Span
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
@@ -108,8 +109,6 @@ def test_a_head_in_the_file_is_used_as_in_the_engine(tmp_path: Path) -> None:
     weights["lm_head.weight"] = torch.flip(weights["model.embed_tokens.weight"], (0,))
     save_file(weights, tmp_path / "model.safetensors")
     ids = torch.randint(5, 2048, (1, 12))
-    from slipstream_engine.model import Model
-
     engine = Model.load(tmp_path, device=torch.device("cpu"), dtype=torch.float32)
     with torch.no_grad():
         hidden = engine.forward(ids[0], engine.layout([Span(0, 0, 12)]), engine.new_cache(1))

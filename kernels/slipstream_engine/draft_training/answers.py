@@ -14,7 +14,7 @@ from slipstream_engine.draft_training.batches import Batch, Row, collated, divid
 from slipstream_engine.errors import CheckpointError
 
 HELD_OUT_SHARE, MOST_MEASURED = 0.05, 256
-MOST_TOKENS = 4096  # of a prompt with its answer: longer ones are cut off, since memory grows with the square
+MOST_TOKENS = 4096  # of a prompt with its answer: longer ones are cut off: they would need too much memory
 
 
 class _Line(msgspec.Struct):

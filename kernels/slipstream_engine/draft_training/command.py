@@ -82,7 +82,7 @@ def _train(args: argparse.Namespace, stopped: _Stop) -> int:
         f"{before_rate:.2f} before, {after_rate:.2f} after"
     )
     if after_rate <= before_rate:
-        _say("the draft has not become better: it needs more answers, or is as good as its size allows")
+        _say("The draft has not become better. More answers, more passes or a larger draft may help.")
     return 0
 
 

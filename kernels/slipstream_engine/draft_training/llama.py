@@ -122,6 +122,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.bmm(torch.softmax(scores, dim=-1), v)
 
 
+def cos_and_sin(config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """The rotation of every position [context_tokens, head_dim], for `rotate`."""
+    turns = rotations(config.rope, config.head_dim, config.context_tokens)  # [context_tokens, head_dim / 2]
+    return torch.cat((turns.real, turns.real), dim=-1), torch.cat((turns.imag, turns.imag), dim=-1)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate `x` [B, heads, T, head_dim], whose pairs are half a head apart, by `cos` and `sin` [T, head_dim]."""
     low, high = x.chunk(2, dim=-1)
@@ -175,9 +181,9 @@ class Llama(nn.Module):
         self.model = Backbone(config)
         if not config.tied_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_rows, bias=False)
-        turns = rotations(config.rope, config.head_dim, config.context_tokens)  # [context_tokens, head_dim / 2]
-        self.register_buffer("cos", torch.cat((turns.real, turns.real), dim=-1), persistent=False)
-        self.register_buffer("sin", torch.cat((turns.imag, turns.imag), dim=-1), persistent=False)
+        cos, sin = cos_and_sin(config)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
         self._initialise()
 
     def _initialise(self) -> None:

@@ -50,6 +50,7 @@ def test_check_reads_the_drafts_of_speculators(
     for changes, message in (
         ({"target_hidden_size": 64}, "hidden_size is 128 in the target, and the draft was trained for 64"),
         ({"eagle_aux_hidden_state_layer_ids": [2, 30]}, "reads the target's layers [2, 30], and the target has 16"),
+        ({"transformer_layer_config": [1]}, "Expected `object`, got `array` - at `$.transformer_layer_config`"),
         ({"speculators_config": {"verifier": {"architectures": ["Qwen3ForCausalLM"]}}}, "trained for Qwen3ForCausalLM"),
     ):
         (draft / "config.json").write_text(json.dumps(config | changes))
