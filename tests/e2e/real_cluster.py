@@ -182,8 +182,9 @@ class Stream(NamedTuple):
 class Streams:
     """Streams of one text by several clients, one after the other, for as long as the context lasts."""
 
-    def __init__(self, cluster: Cluster, text: str, *, clients: int) -> None:
+    def __init__(self, cluster: Cluster, text: str, *, clients: int, max_tokens: int = 160) -> None:
         self._cluster = cluster
+        self._max_tokens = max_tokens
         self._text = text
         self._clients = clients
         self._over = threading.Event()
@@ -204,7 +205,7 @@ class Streams:
     def _run(self) -> None:
         while not self._over.is_set():
             began_s = time.monotonic()
-            options = {"max_tokens": 160, "stream": True, "stream_options": {"include_usage": True}}
+            options = {"max_tokens": self._max_tokens, "stream": True, "stream_options": {"include_usage": True}}
             response = self._cluster.ask(self._text, request_id=drawn(is_control=False), **options)
             text, arm, resumed = text_of(response.text), response.headers["x-slipstream-arm"], resumed_of(response.text)
             self.answers.append(Stream(began_s, time.monotonic(), arm, text, resumed))

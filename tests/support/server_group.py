@@ -11,8 +11,10 @@ from contextlib import suppress
 import httpx
 
 from tests.support.kube_client import JSON
-from tests.support.kubelet import VllmKubelet
+from tests.support.kubelet import HOST, VllmKubelet
 from tests.support.ports import lasting_ports
+
+METRICS_LIMIT_S = 30.0
 
 
 class ServerGroup(VllmKubelet):
@@ -38,6 +40,19 @@ class ServerGroup(VllmKubelet):
     def answers(self) -> int:
         """The number of chats that it has begun to answer since `begin`."""
         return self.processes[0].log_path.read_text(errors="replace").count('"POST /v1/chat/completions HTTP/1.1" 200')
+
+    def progress(self) -> tuple[float, float]:
+        """The numbers of tokens that it has generated, and of answers of over 50 tokens that have ended."""
+        lines = httpx.get(f"http://{HOST}:{self.port}/metrics", timeout=METRICS_LIMIT_S).text.splitlines()
+
+        def total(name: str, label: str = "") -> float:
+            found = [line for line in lines if line.startswith(f"{name}{{") and label in line]
+            return sum(float(line.rpartition(" ")[2]) for line in found)
+
+        lengths = "vllm:request_generation_tokens"
+        return total("vllm:generation_tokens_total"), total(f"{lengths}_count") - total(
+            f"{lengths}_bucket", 'le="50.0"'
+        )
 
     def is_evicted(self) -> bool:
         """Whether the API server deletes a pod of the group."""
