@@ -14,14 +14,26 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
+from enum import StrEnum
+from statistics import NormalDist
 from typing import NamedTuple
 
 _FIRST = 2  # answers of a group with the first draft, before others are compared with it
 _KEPT = 1.0 - 1.0 / 500.0  # of what is known of a group, after each of its answers
 _BETWEEN_GROUPS = 0.5  # standard deviation of a draft's cost relative to the first one's, in logarithms
 _MOST_APART = 0.6  # what an answer's cost is taken to differ from the mean at most
+_SURE = 0.975  # probability
 _SPREAD, _SPREAD_WEIGHT = 0.3, 20.0  # that of an answer's cost, before it is known; weight in answers
 MOST_GROUPS = 256
+
+
+class Standing(StrEnum):
+    """What the answers of a group say of a draft. `PROMOTED`: it is the best one with a probability of 97.5 %.
+    `TAKEN_BACK`: another one is better with that probability. Both are reversible."""
+
+    PROMOTED = "promoted"
+    UNDECIDED = "undecided"
+    TAKEN_BACK = "taken_back"
 
 
 class Known(NamedTuple):
@@ -38,25 +50,53 @@ class Known(NamedTuple):
         return self._replace(weight=self.weight * _KEPT)
 
 
+class _Belief(NamedTuple):
+    """A normally distributed cost."""
+
+    mean: float
+    variance: float
+
+    def draw(self, rng: random.Random) -> float:
+        return rng.gauss(self.mean, math.sqrt(self.variance))
+
+
 class DraftChoice:
     """Chooses among `count` drafts, of which the first one is that to start with."""
 
     def __init__(self, count: int, rng: random.Random | None = None) -> None:
         self._count = count
+        self._retired: set[int] = set()
         self._rng = rng or random.Random()  # nosec B311 # no secret
         self._groups: OrderedDict[str, list[Known]] = OrderedDict()
         self._variance = _SPREAD**2  # of an answer's cost within a group
         self._answers = _SPREAD_WEIGHT
 
+    def add(self) -> int:
+        """The number of one more draft, of which nothing is known."""
+        self._count += 1
+        for known in self._groups.values():
+            known.append(Known())
+        return self._count - 1
+
+    def retire(self, number: int) -> None:
+        """Choose the draft `number` no more. The first one cannot be retired."""
+        self._retired.add(number)
+
     def choose(self, group: str) -> int:
         """The number of the draft for a new request of `group`."""
-        if self._count == 1:
+        if self._count == 1 + len(self._retired):
             return 0
         known = self._known(group)
         if known[0].weight < _FIRST * _KEPT**_FIRST:
             return 0
-        drawn = [self._drawn(one, known[0].mean + self._offset(number)) for number, one in enumerate(known)]
-        return drawn.index(min(drawn))
+        drawn = {number: self._belief(known, number).draw(self._rng) for number in self._served()}
+        return min(drawn, key=drawn.__getitem__)
+
+    def standings(self, group: str) -> list[Standing]:
+        """What is known of each draft in `group`; nothing before its first answer there."""
+        known = self._groups.get(group, [])
+        tried = {number: self._belief(known, number) for number in self._served() if known and known[number].weight}
+        return [_standing(number, tried) for number in range(self._count)]
 
     def learn(self, group: str, number: int, seconds: float, tokens: int) -> None:
         """An answer with the draft `number` took `seconds` of engine time for `tokens`."""
@@ -81,11 +121,15 @@ class DraftChoice:
             for group, known in self._groups.items()
         }
 
-    def _drawn(self, known: Known, expected: float) -> float:
-        """A cost that is as likely as the answers make it, where `expected` is known from elsewhere."""
-        precision = 1.0 / _BETWEEN_GROUPS**2 + known.weight / self._variance
-        mean = (expected / _BETWEEN_GROUPS**2 + known.weight * known.mean / self._variance) / precision
-        return self._rng.gauss(mean, precision**-0.5)
+    def _served(self) -> list[int]:
+        return [number for number in range(self._count) if number not in self._retired]
+
+    def _belief(self, known: Sequence[Known], number: int) -> _Belief:
+        """The cost of a draft, as likely as the answers of its group and those of other groups make it."""
+        one, expected = known[number], known[0].mean + self._offset(number)
+        precision = 1.0 / _BETWEEN_GROUPS**2 + one.weight / self._variance
+        mean = (expected / _BETWEEN_GROUPS**2 + one.weight * one.mean / self._variance) / precision
+        return _Belief(mean, 1.0 / precision)
 
     def _offset(self, number: int) -> float:
         """How much dearer a draft is than the first one, over all groups that know both; 0 for one more group."""
@@ -100,3 +144,14 @@ class DraftChoice:
         if len(self._groups) > MOST_GROUPS:
             self._groups.popitem(last=False)
         return known
+
+
+def _standing(number: int, tried: dict[int, _Belief]) -> Standing:
+    others = [belief for other, belief in tried.items() if other != number]
+    if number not in tried or not others:
+        return Standing.UNDECIDED
+    own, best = tried[number], min(others, key=lambda belief: belief.mean)
+    better = NormalDist().cdf((best.mean - own.mean) / math.sqrt(own.variance + best.variance))
+    if better >= _SURE:
+        return Standing.PROMOTED
+    return Standing.TAKEN_BACK if better <= 1.0 - _SURE else Standing.UNDECIDED

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
 from slipstream_engine.draft_choice import MOST_GROUPS, DraftChoice
 from slipstream_engine.drafts import DraftRow, Drafts, DraftSource, Offer, joined
+from slipstream_engine.engine_protocol import DraftStanding
+
+logger = logging.getLogger(__name__)
 
 _EVIDENCE = 128
 """Evidence of different drafts, and of different groups, differs by multiples of this: what is learned of one says
@@ -20,13 +25,30 @@ class DraftPool:
     """The `DraftSource` of an engine, made of others by their names. `group` names requests that are alike; which draft
     suits them is learned."""
 
-    def __init__(self, sources: Mapping[str, DraftSource], choice: DraftChoice | None = None) -> None:
+    def __init__(
+        self, sources: Mapping[str, DraftSource], choice: DraftChoice | None = None, *, grows: bool = False
+    ) -> None:
         self.names = tuple(sources)
-        self._sources = tuple(sources.values())
+        self.has_choice = grows or len(sources) > 1
+        self._sources: list[DraftSource | None] = [*sources.values()]  # None: retired, and no request has it
+        self._retired: set[int] = set()
         self.choice = choice or DraftChoice(len(sources))
         self._chosen: dict[int, int] = {}
         self._shift: dict[int, int] = {}
         self._shifts: dict[tuple[str, int], int] = {}
+
+    def add(self, name: str, source: DraftSource) -> None:
+        """One more draft, for requests that start from now on. `name` is new."""
+        self.names += (name,)
+        self._sources.append(source)
+        self.choice.add()
+
+    def retire(self, name: str) -> None:
+        """No request starts with the draft `name` any more. Its memory is free when the last one has ended."""
+        number = self.names.index(name)
+        self.choice.retire(number)
+        self._retired.add(number)
+        self._free()
 
     def start(self, slot: int, group: str) -> str:
         """Choose the draft for a new request in `slot`. Returns its name."""
@@ -42,8 +64,28 @@ class DraftPool:
 
     def learn(self, slot: int, group: str, seconds: float, tokens: int) -> None:
         """The request in `slot` has taken `seconds` of engine time for `tokens` after its first one."""
-        if tokens >= _FEWEST_TOKENS:
-            self.choice.learn(group, self._chosen[slot], seconds, tokens)
+        if tokens < _FEWEST_TOKENS:
+            return
+        before = self.choice.standings(group)
+        self.choice.learn(group, self._chosen[slot], seconds, tokens)
+        for number, (old, new) in enumerate(zip(before, self.choice.standings(group), strict=True)):
+            if new != old:
+                logger.info("draft %s is %s for %s", self.names[number], new.replace("_", " "), group or "all requests")
+
+    def standings(self) -> list[DraftStanding]:
+        """What is known of each draft that is served, by groups."""
+        return [
+            DraftStanding(
+                group=group,
+                draft=self.names[number],
+                state=state.value,
+                answers=round(weight),
+                seconds_per_token=None if math.isnan(cost) else cost,
+            )
+            for group, costs in self.choice.costs().items()
+            for number, (state, (weight, cost)) in enumerate(zip(self.choice.standings(group), costs, strict=True))
+            if number not in self._retired
+        ]
 
     def prefill(self, slot: int, tokens: list[int], end: int) -> None:
         self._of(slot).prefill(slot, tokens, end)
@@ -62,7 +104,7 @@ class DraftPool:
         parts = []
         for number in sorted({self.number(row.slot) for row in rows if row.most}):
             own = [row if self.number(row.slot) == number else row._replace(most=0) for row in rows]
-            parts.append(self._sources[number].propose(own))
+            parts.append(self._source(number).propose(own))
             drafted(number, parts[-1].lengths)
         return joined(parts)
 
@@ -71,12 +113,24 @@ class DraftPool:
 
     def release(self, slot: int) -> None:
         for source in self._sources:
-            source.release(slot)
+            if source is not None:
+                source.release(slot)
         self._chosen.pop(slot, None)
         self._shift.pop(slot, None)
+        if self._retired:
+            self._free()
+
+    def _free(self) -> None:
+        for number in self._retired.difference(self._chosen.values()):
+            self._sources[number] = None
 
     def _of(self, slot: int) -> DraftSource:
-        return self._sources[self.number(slot)]
+        return self._source(self.number(slot))
+
+    def _source(self, number: int) -> DraftSource:
+        source = self._sources[number]
+        assert source is not None, "a request has this draft"
+        return source
 
 
 def _shifted(offer: Offer, shift: int) -> Offer:

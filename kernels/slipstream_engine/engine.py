@@ -24,7 +24,8 @@ from torch import Tensor
 from slipstream_engine.cache import SlotPool
 from slipstream_engine.draft_allocation import DraftRows, kept
 from slipstream_engine.draft_pool import DraftPool
-from slipstream_engine.drafts import DraftRow, Drafts, Offer
+from slipstream_engine.drafts import DraftRow, Drafts, DraftSource, Offer
+from slipstream_engine.engine_protocol import DraftStanding
 from slipstream_engine.engine_time import EngineTime
 from slipstream_engine.model import Model
 from slipstream_engine.request_checks import check_request
@@ -91,9 +92,21 @@ class Engine:
 
     @property
     def draft_names(self) -> tuple[str, ...]:
-        """The names of the drafts, if there are several."""
-        names = () if self._draft_source is None else self._draft_source.names
-        return names if len(names) > 1 else ()
+        """The names of the drafts, if there are several or may be."""
+        pool = self._draft_source
+        return pool.names if pool is not None and pool.has_choice else ()
+
+    @property
+    def draft_standings(self) -> list[DraftStanding]:
+        """What is known of several drafts, by groups."""
+        return [] if self._draft_source is None or not self.draft_names else self._draft_source.standings()
+
+    def change_draft(self, name: str, source: DraftSource | None) -> None:
+        """Add the draft `name`, or without a `source` retire it: no more requests start with it."""
+        if self._draft_source is not None and source is None:
+            self._draft_source.retire(name)
+        elif self._draft_source is not None and source is not None:
+            self._draft_source.add(name, source)
 
     @property
     def busy(self) -> bool:

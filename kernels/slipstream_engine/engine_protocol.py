@@ -13,6 +13,7 @@ import msgspec
 
 from slipstream_engine.types import Chunk, GenerationRequest
 
+MOST_STANDINGS = 256
 OnChunk = Callable[[Chunk], None]
 
 
@@ -22,6 +23,20 @@ class PromptTokenizer(Protocol):
     def encode(self, text: str) -> tuple[int, ...]: ...
 
     def render_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]: ...
+
+
+class DraftStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine knows of one of its drafts for the requests of a group.
+
+    `state` is "promoted", "taken_back" or "undecided". `answers` are those with this draft that still count.
+    `seconds_per_token` is the engine time of a token, None before the first answer.
+    """
+
+    group: str
+    draft: str
+    state: str
+    answers: int
+    seconds_per_token: float | None
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +50,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     draft length, up to rounding in half precision. Empty if the engine does not promise that. `prompt_ids`: the model
     has the input of that name; older ones do not. `groups`: it has the input `group`, and learns for
     each group. `drafts` are the names of its drafts if it has several; it then has the output `draft`.
+    `draft_standings`: what it knows of them, at most `MOST_STANDINGS`.
     """
 
     engine: str
@@ -48,6 +64,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ids: bool = True
     groups: bool = False
     drafts: tuple[str, ...] = ()
+    draft_standings: tuple[DraftStanding, ...] = ()
 
 
 class ServedEngine(Protocol):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream_engine.candidates import CandidateWatch
+from slipstream_engine.drafts import DraftSource
 from slipstream_engine.engine import Engine
-from slipstream_engine.engine_protocol import EngineFacts, OnChunk
+from slipstream_engine.engine_protocol import MOST_STANDINGS, DraftStanding, EngineFacts, OnChunk
 from slipstream_engine.errors import OverloadedError, RequestError
-from slipstream_engine.loading import load_engine
+from slipstream_engine.loading import load
 from slipstream_engine.sequence import Sequence
 from slipstream_engine.types import Chunk, GenerationRequest
 
@@ -31,6 +34,9 @@ class EngineService:
         self._wake = threading.Condition()
         self._arrived: list[Sequence | None] = []  # None: a `stop_drafting` call for the requests before it
         self._stops = 0
+        self._draft_changes: list[tuple[str, DraftSource | None]] = []
+        self._standings: tuple[DraftStanding, ...] = ()
+        self._candidates: CandidateWatch | None = None
         self._cancelled: list[tuple[str, int]] = []  # ids may be reused, arrival numbers may not
         self._active: dict[str, tuple[int, OnChunk]] = {}  # request id to arrival number and callback
         self._closing = False
@@ -43,9 +49,17 @@ class EngineService:
         Raises:
             CheckpointError: see `load_engine`.
         """
-        service = cls(load_engine(settings))
+        engine, loader = load(settings)
+        service = cls(engine)
+        if settings.candidates is not None:
+            service.watch(CandidateWatch(Path(settings.candidates), loader.load, service.change_draft))
         service.begin()
         return service
+
+    def watch(self, candidates: CandidateWatch) -> None:
+        """Start watching for drafts. `close` ends it."""
+        self._candidates = candidates
+        candidates.start()
 
     def begin(self) -> None:
         """Start the step thread."""
@@ -82,6 +96,7 @@ class EngineService:
             fingerprint=self._engine.fingerprint,
             groups=True,
             drafts=self._engine.draft_names,
+            draft_standings=self._standings,
         )
 
     def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:
@@ -124,8 +139,16 @@ class EngineService:
                 self._arrived.append(None)
                 self._wake.notify()
 
+    def change_draft(self, name: str, source: DraftSource | None) -> None:
+        """See `Engine.change_draft`. Returns at once."""
+        with self._wake:
+            self._draft_changes.append((name, source))
+            self._wake.notify()
+
     def close(self) -> None:
         """Stop the thread. Running requests end as cancelled."""
+        if self._candidates is not None:
+            self._candidates.close()
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -139,6 +162,8 @@ class EngineService:
             except Exception as exc:  # top of the loop: a failed pass must end its requests, not the server
                 logger.exception("a step failed; its requests end with an error")
                 chunks = self._engine.fail_all(f"the engine failed: {exc}")
+            if any(chunk.finish_reason is not None for chunk in chunks):
+                self._standings = tuple(self._engine.draft_standings[-MOST_STANDINGS:])
             for chunk in chunks:
                 self._deliver(chunk)
         for request_id in list(self._active):
@@ -147,11 +172,14 @@ class EngineService:
     def _take_in(self) -> bool:
         """Pass arrivals and cancellations to the engine; wait while there is nothing to do. Returns False to stop."""
         with self._wake:
-            while not (self._arrived or self._cancelled or self._engine.busy or self._closing):
+            while not (self._arrived or self._cancelled or self._draft_changes or self._engine.busy or self._closing):
                 self._wake.wait()
+            changes, self._draft_changes = self._draft_changes, []
             arrived, self._arrived = self._arrived, []
             cancelled, self._cancelled = self._cancelled, []
             closing = self._closing
+        for name, source in changes:
+            self._engine.change_draft(name, source)
         for sequence in arrived:
             if sequence is None:
                 self._engine.stop_drafting()

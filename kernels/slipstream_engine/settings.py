@@ -26,7 +26,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `embedded:smollm2-eagle` is an EAGLE head for SmolLM2-135M-Instruct.
     `draft_kind` "hybrid" drafts with n-grams where the text repeats itself, and with the draft model elsewhere.
     `more_drafts` are further drafts of that kind, one source in each line: the engine learns which one suits which
-    requests. `draft_names` has a name for each of the drafts, in lines; without it, sources are names. `tokenizer` and
+    requests. `draft_names` has a name for each of the drafts, in lines; without it, sources are names. `candidates` is
+    a folder: each draft in it that `slipstream drafts train` has finished is one more, also one that comes later.
+    `tokenizer` and
     `draft_tokenizer` are tokenizer folders outside the checkpoint. If a draft's tokenizer differs from the target's,
     `on_draft_mismatch` "plain" logs a warning and decodes every request without drafts; "refuse" loads nothing. Up to
     `max_slots` requests decode together, and `max_waiting` more may queue. `prefill_chunk_tokens` limits the prompt
@@ -42,6 +44,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     draft_kind: DraftKind = "none"
     more_drafts: str = ""
     draft_names: str = ""
+    candidates: str | None = None
     on_draft_mismatch: OnDraftMismatch = "refuse"
     max_draft_tokens: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
     max_slots: Positive = 8

@@ -385,6 +385,10 @@ REFUSED = {
         pair(engine=VLLM, draft={"kind": "model", "source": "./draft", "alternatives": ["./other"]}),
         "draft.alternatives are for engine kind slipstream",
     ),
+    "candidates for vLLM": (
+        pair(engine=VLLM, draft={"kind": "model", "source": "./draft", "candidates": "./trained"}),
+        "draft.candidates is for engine kind slipstream",
+    ),
     "the same draft twice": (
         pair(draft={"kind": "model", "source": "./draft", "alternatives": ["./other", "./draft"]}),
         "draft.alternatives must be checkpoints that differ",

@@ -91,6 +91,7 @@ def test_the_selector_never_follows_the_spec():
         {"draft": {"kind": "ngram", "source": None}},
         {"draft": {"kind": "hybrid"}},
         {"draft": {"alternatives": ["acme/tuned"]}},
+        {"draft": {"candidates": "acme/trained"}},
         {"maxDraftTokens": 3},
         {"engine": {"maxConcurrency": 3}},
         {"serving": {"storage": {"claim": "weights", "mountPath": "/elsewhere"}}},

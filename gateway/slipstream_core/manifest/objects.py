@@ -105,6 +105,14 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "learns which draft suits which class of requests. For engine kind slipstream, and kinds model and hybrid.",
         ),
     ] = ()
+    candidates: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096, pattern="^[^:]+$")] | None,
+        Meta(
+            description="Folder of trained drafts, relative to the manifest's folder, in a cluster to serving.storage: "
+            "each draft that `slipstream drafts train` finishes in it becomes an alternative while the engine runs. "
+            "For engine kind slipstream, and kinds model and hybrid."
+        ),
+    ] = None
 
     @property
     def has_model(self) -> bool:

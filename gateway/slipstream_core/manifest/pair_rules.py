@@ -88,8 +88,9 @@ def _check_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
     yield from _check_endpoints(engine.endpoints, protocol, "spec.engine.endpoints")
     if spec.draft is not None and spec.draft.kind == "hybrid":
         yield Problem("spec.draft.kind", "hybrid is for engine kind slipstream: vLLM has one draft")
-    if spec.draft is not None and spec.draft.alternatives:
-        yield Problem("spec.draft.alternatives", "is for engine kind slipstream: vLLM has one draft")
+    for name in ("alternatives", "candidates"):
+        if spec.draft is not None and getattr(spec.draft, name):
+            yield Problem(f"spec.draft.{name}", "is for engine kind slipstream: vLLM has one draft")
     if spec.draft is not None and spec.draft.tokenizer is not None and not engine.endpoints:
         message = "has no effect with engine kind vllm, which uses the tokenizer in spec.draft.source; leave it out"
         yield Problem("spec.draft.tokenizer", message)
@@ -211,7 +212,7 @@ def _check_sources(spec: ModelPairSpec, required: str) -> Iterator[Problem]:
     elif draft.kind in DRAFTS_WITH_SOURCE or (draft.kind == "mtp" and draft.source is not None):
         yield from _check_draft_model(draft, target)
     else:
-        for name in ("source", "revision", "tokenizer", "alternatives"):
+        for name in ("source", "revision", "tokenizer", "alternatives", "candidates"):
             if getattr(draft, name):
                 yield Problem(f"spec.draft.{name}", f"has no effect with draft kind {draft.kind}, leave it out")
 

@@ -44,6 +44,8 @@ def engine_parameters(pair: ModelPair, folder: PurePath) -> dict[str, str]:
     if draft.alternatives:
         parameters["more_drafts"] = "\n".join(located(source, folder) for source in draft.alternatives)
         parameters["draft_names"] = "\n".join(map(_name_of, (draft.source or "", *draft.alternatives)))
+    if draft.candidates is not None:
+        parameters["candidates"] = located(draft.candidates, folder)
     if engine.context_tokens is not None:
         parameters["context_tokens"] = str(engine.context_tokens)
     if target.source.startswith(EMBEDDED):

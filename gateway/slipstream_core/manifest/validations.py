@@ -164,6 +164,11 @@ _PAIR = (
         "draft.alternatives are for engine kind slipstream, and draft kinds model and hybrid",
     ),
     Rule(
+        "!has(self.draft) || !has(self.draft.candidates) || "
+        "self.engine.kind == 'slipstream' && self.draft.kind in ['model', 'hybrid']",
+        "draft.candidates is for engine kind slipstream, and draft kinds model and hybrid",
+    ),
+    Rule(
         "!has(self.draft) || !has(self.draft.alternatives) || !has(self.draft.source) || "
         "self.draft.alternatives.all(source, source != self.draft.source && "
         "self.draft.alternatives.exists_one(other, other == source))",

@@ -71,6 +71,10 @@ def parsed(*documents: JSON) -> tuple[ManifestObject, ...]:
             "spec.draft.alternatives[1]: must be another checkpoint than the drafts before it, got './other'",
         ),
         (
+            {"draft": {"kind": "ngram", "candidates": "./trained"}},
+            "spec.draft.candidates: has no effect with draft kind ngram, leave it out",
+        ),
+        (
             {"draft": {"kind": "model", "source": "./draft", "alternatives": ["hf://!"]}},
             "spec.draft.alternatives[0]: must be hf://",
         ),
@@ -157,6 +161,10 @@ VLLM_IN_TRITON: JSON = {"kind": "vllm", "serving": "triton"}
         (
             {"engine": VLLM, "draft": {"kind": "model", "source": "./draft", "alternatives": ["./other"]}},
             "spec.draft.alternatives: is for engine kind slipstream: vLLM has one draft",
+        ),
+        (
+            {"engine": VLLM, "draft": {"kind": "model", "source": "./draft", "candidates": "./trained"}},
+            "spec.draft.candidates: is for engine kind slipstream: vLLM has one draft",
         ),
         (
             {"engine": VLLM, "draft": {"kind": "model"}},

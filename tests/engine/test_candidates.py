@@ -1,0 +1,166 @@
+"""Drafts that come and go while an engine serves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import queue
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slipstream_engine.candidates import MOST, CandidateWatch
+from slipstream_engine.draft_choice import DraftChoice, Standing
+from slipstream_engine.loading import load
+from slipstream_engine.service import EngineService
+from slipstream_engine.settings import EngineSettings
+from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+
+from tests.support.polling import eventually
+
+LIMIT_S = 30.0
+
+
+def finish(pair_folder: Path, folder: Path, draft: str = "far", **record: str) -> str:
+    """Put a draft into `folder` as a training does. Returns its name in the engine."""
+    shutil.copytree(pair_folder / draft, folder)
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    (folder / "training.json").write_text(json.dumps({"sha256": digest, **record}))
+    return f"{folder.name}-{digest[:8]}"
+
+
+class _Served(EngineService):
+    """The service with its watch, which looks when it is told to."""
+
+    def __init__(self, pair_folder: Path, folder: Path) -> None:
+        settings = EngineSettings(
+            target=str(pair_folder / "target"),
+            draft=str(pair_folder / "close"),
+            draft_kind="model",
+            candidates=str(folder),
+            device="cpu",
+            threads=1,
+        )
+        engine, loader = load(settings)
+        super().__init__(engine)
+        self.engine = engine
+        self.found = CandidateWatch(folder, loader.load, self.change_draft)
+        self.begin()
+
+    def ask(self, name: str, draft_tokens: int = 3) -> tuple[str, str]:
+        """Text and draft of an answer."""
+        chunks: queue.Queue[Chunk] = queue.Queue()
+        self.submit(
+            GenerationRequest(
+                request_id=name,
+                prompt_ids=(1, 2, 3),
+                max_tokens=12,
+                sampling=SamplingParams(temperature=0.9, seed=7),
+                draft_tokens=draft_tokens,
+                group="a",
+            ),
+            chunks.put,
+        )
+        text = ""
+        while True:
+            chunk = chunks.get(timeout=LIMIT_S)
+            text += chunk.text
+            if chunk.finish_reason is not None:
+                return text, chunk.counts.draft
+
+
+@pytest.fixture
+def served(pair_folder: Path, tmp_path: Path) -> Iterator[_Served]:
+    service = _Served(pair_folder, tmp_path / "trained")
+    yield service
+    service.close()
+
+
+def test_a_candidate_is_served_until_its_folder_is_gone(served: _Served, pair_folder: Path, tmp_path: Path) -> None:
+    plain, _ = served.ask("plain", draft_tokens=0)
+    assert served.ask("before") == (plain, "close")
+    served.found.look()  # the folder does not exist yet
+    name = finish(pair_folder, tmp_path / "trained" / "support-1")
+    served.found.look()
+    served.found.look()
+    with_candidate = [served.ask(f"with-{number}") for number in range(30)]
+    assert served.facts().drafts == ("close", name)
+    assert {draft for _, draft in with_candidate} == {"close", name}
+    assert {text for text, _ in with_candidate} == {plain}
+    standings = {one.draft: one for one in served.facts().draft_standings}
+    assert standings.keys() == {"close", name}
+    assert sum(one.answers for one in standings.values()) in (29, 30, 31)  # what is known fades
+
+    shutil.rmtree(tmp_path / "trained" / "support-1")
+    served.found.look()
+    eventually(lambda: served.engine._draft_source is not None and served.engine._draft_source._sources[1] is None)
+    assert {served.ask(f"after-{number}") for number in range(10)} == {(plain, "close")}
+    assert {one.draft for one in served.facts().draft_standings} == {"close"}
+
+
+def test_what_is_no_finished_draft_is_left_out(
+    served: _Served, pair_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = tmp_path / "trained"
+    finish(pair_folder, trained / "works")
+    (trained / "works" / ".training").mkdir()
+    changed = finish(pair_folder, trained / "changed")
+    with (trained / "changed" / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+    broken = finish(pair_folder, trained / "broken")
+    (trained / "broken" / "config.json").write_text("{")
+    finish(pair_folder, trained / "unknown", sha256="")
+    (trained / "unknown" / "training.json").write_text("[]")
+    (trained / "file").write_text("x")
+    with caplog.at_level(logging.WARNING):
+        served.found.look()
+        served.found.look()
+    said = sorted(record.getMessage() for record in caplog.records)
+    assert len(said) == 2, said
+    assert said[0].startswith(f"candidate {broken} is left out: ")
+    assert said[1] == (
+        f"candidate {changed} is left out: {trained / 'changed' / 'model.safetensors'} has changed since its training"
+    )
+    served.ask("one")
+    assert served.facts().drafts == ("close",)
+
+
+def test_there_is_a_limit(served: _Served, pair_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names = [finish(pair_folder, tmp_path / "trained" / f"d{number}") for number in range(MOST + 1)]
+    with caplog.at_level(logging.WARNING):
+        served.found.look()
+    served.ask("one")
+    assert len(set(names) & set(served.facts().drafts)) == MOST
+    assert [record.getMessage() for record in caplog.records] == [f"candidate {names[0]} waits: there are 7 already"]
+    shutil.rmtree(tmp_path / "trained" / "d3")
+    served.found.look()
+    served.ask("two")
+    assert set(names) < set(served.facts().drafts)
+
+
+def test_standings_follow_the_answers_and_are_reversible() -> None:
+    choice, rng = DraftChoice(1, random.Random(3)), random.Random(4)
+
+    def answers(count: int, costs: tuple[float, float]) -> list[int]:
+        taken = []
+        for _ in range(count):
+            number = choice.choose("a")
+            choice.learn("a", number, 100 * costs[number] * rng.lognormvariate(0.0, 0.3), 100)
+            taken.append(number)
+        return taken
+
+    answers(50, (1.0, 0.0))
+    assert choice.standings("a") == [Standing.UNDECIDED]
+    assert choice.add() == 1
+    assert choice.standings("a") == [Standing.UNDECIDED] * 2
+    assert choice.standings("b") == [Standing.UNDECIDED] * 2
+    assert sum(answers(200, (1.0, 1.6))) < 40
+    assert choice.standings("a") == [Standing.PROMOTED, Standing.TAKEN_BACK]
+    answers(3000, (1.0, 0.5))
+    assert choice.standings("a") == [Standing.TAKEN_BACK, Standing.PROMOTED]
+    choice.retire(1)
+    assert answers(20, (1.0, 0.5)) == [0] * 20
+    assert choice.standings("a")[0] == Standing.UNDECIDED
