@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from slipstream_gateway.api.http import json_response
 from slipstream_gateway.conformance import ReplicaConformance
 from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.parity.scheduler import ParityCount
 
 
@@ -23,7 +24,8 @@ class Report(Protocol):
 
 class EvidenceEndpoint:
     """Treatment against control as known to this worker: from its own requests, and from those of all replicas if they
-    share outcomes; also the results of this worker's replays (`parity`) and of its engine checks (`conformance`)."""
+    share outcomes; also the results of this worker's replays (`parity`) and of its engine checks (`conformance`), and
+    what each engine with several drafts knows of them by class (`drafts`)."""
 
     def __init__(
         self,
@@ -46,8 +48,24 @@ class EvidenceEndpoint:
                 "classes": self._evidence.report(name),
                 "parity": [count for count in parity if count.pair == name],
                 "conformance": [replica for replica in conformance if replica.pair == name],
+                "drafts": list(_drafts(served)),
             }
             for model, served in self._fleet.current.routes.items()
             for name in (served.route.pair.metadata.key,)
         ]
         return json_response({"object": "slipstream.evidence", "data": data})
+
+
+def _drafts(served: ServedRoute) -> Iterator[dict[str, Any]]:
+    """What the engine of each server knows of its drafts."""
+    pools = (served.speculative, served.plain)
+    for replica in dict.fromkeys(replica for pool in pools if pool is not None for replica in pool.replicas):
+        for one in replica.upstream.draft_standings:
+            yield {
+                "server": replica.name,
+                "class": one.group,
+                "draft": one.draft,
+                "state": one.state,
+                "answers": one.answers,
+                "seconds_per_token": one.seconds_per_token,
+            }

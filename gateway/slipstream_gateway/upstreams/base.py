@@ -7,7 +7,7 @@ piece has arrived, so that any earlier failure can still be retried elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -215,6 +215,20 @@ class Stream(Protocol):
     async def aclose(self) -> None: ...
 
 
+class DraftStanding(msgspec.Struct, frozen=True):
+    """What an engine with several drafts knows of one of them for the requests of a class (`group`).
+
+    `state`: "promoted", "undecided" or "taken_back". `answers`: those with this draft that count.
+    `seconds_per_token`: engine time, None before the first answer.
+    """
+
+    group: str
+    draft: str
+    state: Literal["promoted", "undecided", "taken_back"]
+    answers: int
+    seconds_per_token: float | None
+
+
 class Upstream(Protocol):
     """One replica of an inference server. Methods raise `UpstreamError`, `Overloaded` or `RequestError`.
 
@@ -238,6 +252,11 @@ class Upstream(Protocol):
         """A hash of all that determines an answer besides the request: target, number format, device and sampling rule.
         Servers with one fingerprint give equal answers to equal requests with equal seeds, up to rounding in half
         precision. Empty if the server does not promise that, or while it is unknown."""
+        ...
+
+    @property
+    def draft_standings(self) -> tuple[DraftStanding, ...]:
+        """What the server's engine knows of its drafts; empty if it has no choice."""
         ...
 
     async def complete(self, job: Job) -> Completion: ...

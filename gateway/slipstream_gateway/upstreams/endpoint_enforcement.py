@@ -23,6 +23,7 @@ class RefusedUpstream:
     sends_tokens = False
     answers_probes = False
     fingerprint = ""
+    draft_standings = ()
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

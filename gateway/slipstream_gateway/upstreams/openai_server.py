@@ -73,6 +73,7 @@ class OpenAiUpstream:
     sends_tokens = False
     answers_probes = False
     fingerprint = ""
+    draft_standings = ()
 
     def __init__(
         self,

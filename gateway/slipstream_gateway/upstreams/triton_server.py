@@ -22,6 +22,7 @@ from slipstream_gateway.upstreams.base import (
     ANY_DRAFT,
     Completion,
     Drafting,
+    DraftStanding,
     Job,
     Tokens,
     TokenScore,
@@ -89,6 +90,10 @@ class TritonUpstream:
     @property
     def fingerprint(self) -> str:
         return self._facts.fingerprint if self._facts is not None else ""
+
+    @property
+    def draft_standings(self) -> tuple[DraftStanding, ...]:
+        return self._facts.draft_standings if self._facts is not None else ()
 
     async def complete(self, job: Job) -> Completion:
         if self._is_relayed(job.request):

@@ -14,7 +14,7 @@ from slipstream_core.errors import UpstreamFailed
 from slipstream_core.types import GenerationRequest, Message
 from tritonclient.grpc import service_pb2
 
-from slipstream_gateway.upstreams.base import Usage, engine_seconds
+from slipstream_gateway.upstreams.base import DraftStanding, Usage, engine_seconds
 
 _encode = msgspec.json.encode
 _INT32_MAX = 2**31 - 1
@@ -46,7 +46,7 @@ class RelayedPart(msgspec.Struct, frozen=True, kw_only=True):
     last: bool
 
 
-_MOST_DRAFTS = 16
+_MOST_DRAFTS, _MOST_STANDINGS = 16, 256
 _DraftName = Annotated[str, msgspec.Meta(max_length=256)]
 _Fingerprint = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[\w.-]*\Z")]
 
@@ -55,7 +55,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """A model's description of its engine. `openai`: it accepts whole OpenAI requests, too. `adaptive`: see `Job`,
     `fingerprint`: see `Upstream`. `prompt_ids`: it returns the token ids of prompts on request. `groups`: it
     learns about drafts for each group of requests. `drafts`: the names of its drafts if it has several, among which it
-    chooses. Older engines do not report the last five."""
+    chooses, and `draft_standings` what it knows of them. Older engines do not report the last six."""
 
     engine: str
     max_draft_length: int
@@ -66,6 +66,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     prompt_ids: bool = False
     groups: bool = False
     drafts: Annotated[tuple[_DraftName, ...], msgspec.Meta(max_length=_MOST_DRAFTS)] = ()
+    draft_standings: Annotated[tuple[DraftStanding, ...], msgspec.Meta(max_length=_MOST_STANDINGS)] = ()
 
 
 def infer_request(

@@ -69,6 +69,7 @@ class Server:
 
     gives_token_ids = sends_tokens = answers_probes = True
     fingerprint = ""
+    draft_standings = ()
 
     def __init__(self, plan: list[str]) -> None:
         self._plan = plan
