@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
-import os
 import sys
 from collections.abc import Callable
 from datetime import date
@@ -14,8 +12,9 @@ from pathlib import Path
 from slipstream_core.errors import CommandError
 from slipstream_gateway.capture.store import CaptureStore
 
-from slipstream_tools.drafts import export, forget, statistics, training
+from slipstream_tools.drafts import export, follow, forget, statistics, training
 from slipstream_tools.drafts.new_file import new_file
+from slipstream_tools.drafts.record import user
 from slipstream_tools.drafts.selection import Selection, nothing_found
 
 
@@ -27,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     forgetting = actions.add_parser("forget", help="delete the answers of an API key, or all before a day")
     trainer = actions.add_parser("train", help="train a draft for Slipstream's engine on captured answers")
     checking = actions.add_parser("check", help="check a draft's tokenizer, shapes, values and licence")
-    for action in (listing, stats, exporting, forgetting, trainer):
+    follower = actions.add_parser("follow", help="watch for classes whose draft has become worse, and train the next")
+    for action in (listing, stats, exporting, forgetting, trainer, follower):
         action.add_argument(
             "--store",
             required=True,
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--pair", metavar="[NAMESPACE/]NAME", help="only answers of this ModelPair")
     for action in (listing, stats, checking):
         action.add_argument("--json", action="store_true", help="as JSON")
-    for action in (stats, exporting, trainer):
+    for action in (stats, exporting, trainer, follower):
         action.add_argument("--class", dest="request_class", metavar="CLASS", help="only this task, or task/length")
         action.add_argument("--since", type=_date, metavar="DATE", help="only answers of this day (UTC) or later")
     exporting.add_argument(
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     exporting.add_argument("--output", type=Path, metavar="FILE", help="a new file (default: stdout)")
     training.add_arguments(trainer)
+    follow.add_arguments(follower)
     checking.add_argument("--target", required=True, metavar="FOLDER", help="the target's checkpoint folder")
     checking.add_argument("--draft", required=True, metavar="FOLDER", help="the draft's checkpoint folder")
     forgetting.add_argument("--key", metavar="ID", help="public id of an API key, as 'slipstream keys list' shows it")
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         "export": _export,
         "forget": _forget,
         "train": _train,
+        "follow": _follow,
     }
     store = CaptureStore.at(args.store)
     try:
@@ -93,7 +95,7 @@ def _export(store: CaptureStore, args: argparse.Namespace) -> None:
     selection = Selection.of(args)
     if not any(table.num_rows for table in selection.tables(store, ("request_class",))):
         raise nothing_found(args)
-    store.note("export", user=_user(), format=args.format, **_chosen(args))
+    store.note("export", user=user(), format=args.format, **_chosen(args))
     if args.output is None:
         counts = export.write(selection.tables(store), args.format, sys.stdout)
     else:
@@ -106,8 +108,13 @@ def _train(store: CaptureStore, args: argparse.Namespace) -> None:
     training.check_options(args)
     selection = Selection.of(args)
     training.check_one_target(store, selection, args)
-    store.note("train", user=_user(), output=str(args.output), **_chosen(args))
+    store.note("train", user=user(), output=str(args.output), **_chosen(args))
     training.train(store, selection, args)
+
+
+def _follow(store: CaptureStore, args: argparse.Namespace) -> None:
+    follow.check_options(args)
+    follow.follow(store, args)
 
 
 def _forget(store: CaptureStore, args: argparse.Namespace) -> None:
@@ -115,7 +122,7 @@ def _forget(store: CaptureStore, args: argparse.Namespace) -> None:
         raise CommandError("give --key ID or --before DATE.", exit_code=2)
     before = None if args.before is None else args.before.isoformat()
     store.files(args.pair)  # a wrong name ends here, before the note
-    store.note("forget", user=_user(), key=args.key, before=before, pair=args.pair)
+    store.note("forget", user=user(), key=args.key, before=before, pair=args.pair)
     done = forget.forget(store, args.pair, key=args.key, before=args.before)
     if done.files:
         what = f"{done.answers} answers in {done.files} files" if args.key else f"{done.files} files"
@@ -132,14 +139,6 @@ def _chosen(args: argparse.Namespace) -> dict[str, str | None]:
     """The selected answers, for the record."""
     since = None if args.since is None else args.since.isoformat()
     return {"pair": args.pair, "request_class": args.request_class, "since": since}
-
-
-def _user() -> str:
-    """The name of this process's user, for the record."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return str(os.getuid())
 
 
 def _date(text: str) -> date:

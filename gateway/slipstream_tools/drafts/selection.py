@@ -9,30 +9,40 @@ from typing import NamedTuple, Self
 
 import pyarrow as pa
 from slipstream_core.errors import CommandError
-from slipstream_gateway.capture.store import CaptureStore
+from slipstream_gateway.capture.store import CaptureStore, StoredFile
 
 
 class Selection(NamedTuple):
-    """Answers of a pair, of a class (`task` or `task/length`), since a day; None: of all."""
+    """Answers of a pair, of a class (`task` or `task/length`), since a day or a time; None: of all."""
 
     pair: str | None
     request_class: str | None
     since: datetime.date | None
+    since_time: datetime.datetime | None = None
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self:
         return cls(args.pair, args.request_class, args.since)
 
     def tables(self, store: CaptureStore, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows, file after file. `columns` must have `request_class`."""
+        """The rows, file after file. `columns` must have `request_class`, and `time` for a `since_time`."""
         for file in store.files(self.pair):
             if self.since is None or file.date >= self.since:
-                table = store.read(file, columns)
-                yield table if self.request_class is None else table.filter(self._is_selected(table))
+                yield self.of_file(store, file, columns)
 
-    def _is_selected(self, table: pa.Table) -> pa.Array:
-        names = table.column("request_class").to_pylist()
-        return pa.array([self.request_class in (name, name.partition("/")[0]) for name in names], pa.bool_())
+    def of_file(self, store: CaptureStore, file: StoredFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of one file."""
+        table = store.read(file, columns)
+        if self.request_class is not None:
+            names = table.column("request_class").to_pylist()
+            table = table.filter(pa.array([self._is_of_class(name) for name in names], pa.bool_()))
+        if self.since_time is not None:
+            times = table.column("time").to_pylist()
+            table = table.filter(pa.array([time >= self.since_time for time in times], pa.bool_()))
+        return table
+
+    def _is_of_class(self, name: str) -> bool:
+        return self.request_class in (name, name.partition("/")[0])
 
 
 def nothing_found(args: argparse.Namespace) -> CommandError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -21,10 +22,11 @@ _LLAMA = "llama"
 _MODULE, _CHECK = "slipstream_engine.draft_training", "slipstream_engine.draft_check"
 _NEEDED = ("torch", "safetensors", "tokenizers")
 _INTERRUPTED = 130
+_LOW = 10  # priority: a tenth of a processor that is busy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", required=True, metavar="FOLDER", help="the target: its tokenizer and configuration")
+    add_options(parser)
     parser.add_argument(
         "--method",
         choices=(_LLAMA, *recipes.METHODS),
@@ -32,14 +34,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="llama (default): a small model for Slipstream's engine; others: write the commands with which the "
         "package speculators trains a draft for vLLM",
     )
-    start = parser.add_mutually_exclusive_group()
-    start.add_argument("--draft", metavar="FOLDER", help="the draft to start from")
-    start.add_argument("--new", metavar="LAYERSxHIDDEN", help="start a new draft, such as 1x192")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the trained draft; resumes there")
+
+
+def add_options(parser: argparse.ArgumentParser, when: str = "") -> None:
+    """The options of one training. `when`, which begins their help, says when they are for."""
     parser.add_argument(
-        "--passes", type=_passes, default=3, metavar="N", help="how often each answer is read (default: 3)"
+        "--target", required=not when, metavar="FOLDER", help=f"{when}the target: its tokenizer and configuration"
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("--draft", metavar="FOLDER", help=f"{when}the draft to start from")
+    start.add_argument("--new", metavar="LAYERSxHIDDEN", help=f"{when}start a new draft, such as 1x192")
+    parser.add_argument(
+        "--passes", type=_passes, default=3, metavar="N", help=f"{when}how often each answer is read (default: 3)"
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=f"{when}default: auto")
 
 
 def _passes(text: str) -> int:
@@ -51,11 +60,16 @@ def _passes(text: str) -> int:
 def check_options(args: argparse.Namespace) -> None:
     """Raises `CommandError` if options exclude each other, or a package is missing."""
     if args.method == _LLAMA:
-        if args.draft is None and args.new is None:
-            raise CommandError("give --draft FOLDER to start from, or --new LAYERSxHIDDEN, such as 1x192.", exit_code=2)
-        check_installed()
+        check_start(args)
     elif args.new is not None:
         raise CommandError(f"--new is not for --method {args.method}, which has a size of its own.", exit_code=2)
+
+
+def check_start(args: argparse.Namespace) -> None:
+    """Raises `CommandError` if nothing is given to start from, or a package is missing."""
+    if args.draft is None and args.new is None:
+        raise CommandError("give --draft FOLDER to start from, or --new LAYERSxHIDDEN, such as 1x192.", exit_code=2)
+    check_installed()
 
 
 def check_installed() -> None:
@@ -71,7 +85,7 @@ def check_one_target(store: CaptureStore, selection: Selection, args: argparse.N
     """Raises `CommandError` unless the selected answers are of one target: token ids of others mean other texts."""
     targets = {
         (row["pair"], row["target"])
-        for table in selection.tables(store, ("request_class", "pair", "target"))
+        for table in selection.tables(store, ("request_class", "time", "pair", "target"))
         for row in table.select(["pair", "target"]).group_by(["pair", "target"]).aggregate([]).to_pylist()
     }
     if not targets:
@@ -84,8 +98,8 @@ def check_one_target(store: CaptureStore, selection: Selection, args: argparse.N
 def train(store: CaptureStore, selection: Selection, args: argparse.Namespace) -> None:
     """Train a draft by `args.method`, or write what trains it."""
     if args.method == _LLAMA:
-        _train_llama(store, selection, args)
-        print(f"serve it with the pair's draft: {{kind: model, source: {args.output}}}", file=sys.stderr)
+        train_llama(store, selection, args)
+        print(f"To serve it, set the pair's spec.draft.source to {args.output}, with kind model.", file=sys.stderr)
     else:
         _write_recipe(store, selection, args)
 
@@ -117,14 +131,23 @@ def _write_recipe(store: CaptureStore, selection: Selection, args: argparse.Name
     )
 
 
-def _train_llama(store: CaptureStore, selection: Selection, args: argparse.Namespace) -> None:
-    """Pass the answers to the training process, which shows its progress. They are written nowhere else."""
+def train_llama(
+    store: CaptureStore, selection: Selection, args: argparse.Namespace, *, beside_serving: bool = False
+) -> None:
+    """Pass the answers to the training process, which shows its progress. They are written nowhere else.
+    `beside_serving`: the process leaves the processors to others.
+
+    Raises:
+        CommandError: no draft was trained.
+    """
     start = ("--draft", args.draft) if args.draft is not None else ("--new", args.new)
     command = [
         *(sys.executable, "-m", _MODULE, "--answers", "-", "--target", args.target, *start),
         *("--output", str(args.output), "--passes", str(args.passes), "--device", args.device),
     ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, encoding="utf-8")
+    if beside_serving:
+        os.setpriority(os.PRIO_PROCESS, process.pid, _LOW)
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # it keeps its state, as after Ctrl-C
     try:
         assert process.stdin is not None

@@ -1,0 +1,159 @@
+"""`slipstream drafts follow`: tells when a class's draft has become worse, and trains the next one."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from slipstream_core.errors import CommandError
+from slipstream_gateway.capture.store import CaptureStore
+
+from slipstream_tools.drafts import training
+from slipstream_tools.drafts.drift import Answer, DriftDetector
+from slipstream_tools.drafts.events import DRIFT, NOT_BETTER, NOT_TRAINED, TRAINED, Event, Events, make_folder
+from slipstream_tools.drafts.record import user
+from slipstream_tools.drafts.selection import Selection
+
+_COLUMNS = ("request_class", "time", "arm", "output_tokens", "drafted", "accepted", "steps")
+_SPECULATIVE = "speculative"
+_LATE = datetime.timedelta(minutes=10)
+"""Files of several gateways come in any order; rows older than this are of a file that `forget` has written anew."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="FOLDER", help="events, and drafts: the pair's draft.candidates"
+    )
+    parser.add_argument("--train", action="store_true", help="train a draft for a class whose draft has become worse")
+    training.add_options(parser, "with --train: ")
+    parser.add_argument(
+        "--answers", type=_count, default=2000, metavar="N", help="train when there are so many (default: 2000)"
+    )
+    parser.add_argument(
+        "--interval", type=_count, default=30, metavar="S", help="seconds between two looks (default: 30)"
+    )
+    parser.add_argument("--once", action="store_true", help="look once, and end")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 1000000, got {text!r}")
+    return int(text)
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raises `CommandError` if an option is missing."""
+    if args.pair is None:
+        raise CommandError("give --pair NAME: drafts of other pairs are others.", exit_code=2)
+    if args.train:
+        if args.target is None:
+            raise CommandError("--train needs --target FOLDER.", exit_code=2)
+        training.check_start(args)
+
+
+def follow(store: CaptureStore, args: argparse.Namespace) -> None:
+    """Look at the store until the process is stopped. An unreachable store is looked at again."""
+    make_folder(args.output)
+    follower = _Follower(store, args)
+    while True:
+        try:
+            follower.look()
+        except OSError as exc:
+            if args.once:
+                raise
+            print(f"{args.store}: {exc.strerror or exc}", file=sys.stderr)
+        if args.once:
+            return
+        time.sleep(args.interval)
+
+
+class _Follower:
+    def __init__(self, store: CaptureStore, args: argparse.Namespace) -> None:
+        self._store, self._args = store, args
+        self._events = Events(args.output)
+        self._detector = DriftDetector(self._events.known())
+        self._read: set[str] = set()
+        self._latest: datetime.datetime | None = None
+
+    def look(self) -> None:
+        """Judge the new answers, and train what is due."""
+        for row in self._new_rows():
+            if row["arm"] != _SPECULATIVE or not row["steps"] or not row["output_tokens"]:
+                continue
+            answer = Answer(row["time"], row["output_tokens"], row["steps"], row["drafted"], row["accepted"])
+            drift = self._detector.add(row["request_class"], answer)
+            if drift is not None:
+                self._events.add(
+                    DRIFT,
+                    drift.request_class,
+                    drift.time,
+                    since=drift.since.isoformat(),
+                    tokens_per_step=round(drift.after, 2),
+                    before=round(drift.before, 2),
+                )
+        if self._args.train:
+            for event in [event for event in self._events.last().values() if event["event"] == DRIFT]:
+                self._train_if_due(event)
+
+    def _new_rows(self) -> list[dict[str, Any]]:
+        """The rows that came since the last look, by their times."""
+        selected = Selection.of(self._args)
+        rows: list[dict[str, Any]] = []
+        for file in self._store.files(self._args.pair):
+            if file.path not in self._read:
+                rows += selected.of_file(self._store, file, _COLUMNS).to_pylist()
+                self._read.add(file.path)
+        oldest = None if self._latest is None else self._latest - _LATE
+        rows = sorted((row for row in rows if oldest is None or row["time"] > oldest), key=lambda row: row["time"])
+        if rows:
+            self._latest = rows[-1]["time"]
+        return rows
+
+    def _train_if_due(self, drift: Event) -> None:
+        since = datetime.datetime.fromisoformat(drift["since"])
+        selection = Selection(self._args.pair, drift["class"], since.date(), since)
+        columns = ("request_class", "time", "token_ids")
+        tables = selection.tables(self._store, columns)
+        if sum(table.num_rows - table.column("token_ids").null_count for table in tables) >= self._args.answers:
+            self._train(drift, selection)
+
+    def _train(self, drift: Event, selection: Selection) -> None:
+        request_class, now = drift["class"], self._latest or datetime.datetime.now(datetime.UTC)
+        folder = self._args.output / _folder_name(drift)
+        options = argparse.Namespace(**{**vars(self._args), "output": folder})
+        self._store.note(
+            "train",
+            user=user(),
+            output=str(folder),
+            pair=selection.pair,
+            request_class=request_class,
+            since=drift["since"],
+        )
+        try:
+            training.check_one_target(self._store, selection, options)
+            training.train_llama(self._store, selection, options, beside_serving=True)
+        except CommandError as exc:
+            self._events.add(NOT_TRAINED, request_class, now, reason=str(exc))
+            return
+        record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+        rates = {name: record[name] for name in ("tokens_per_step", "tokens_per_step_before")}
+        if rates["tokens_per_step"] <= rates["tokens_per_step_before"]:
+            shutil.rmtree(folder)
+            self._events.add(NOT_BETTER, request_class, now, **rates)
+            return
+        for earlier in self._events.drafts(request_class):
+            shutil.rmtree(self._args.output / Path(earlier).name, ignore_errors=True)
+        self._events.add(TRAINED, request_class, now, draft=folder.name, sha256=record["sha256"], **rates)
+
+
+def _folder_name(drift: Event) -> str:
+    """The same after a restart, so that an interrupted training resumes."""
+    began = datetime.datetime.fromisoformat(drift["since"])
+    return f"{re.sub('[^a-z0-9]+', '-', drift['class'].lower())}-{began:%Y%m%dt%H%M%S}"

@@ -1,0 +1,269 @@
+"""`slipstream drafts follow`: a class whose draft has become worse is told, and gets a trained draft."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slipstream_core.manifest.capture import Capture
+from slipstream_engine.candidates import CandidateWatch
+from slipstream_engine.embedded import TARGET_DIR
+from slipstream_engine.embedded.corpus import example
+from slipstream_engine.loading import load
+from slipstream_engine.settings import EngineSettings
+from slipstream_engine.tokenizer import Tokenizer
+from slipstream_gateway.capture.frames import Captured, Configured
+from slipstream_gateway.capture.store import CaptureStore
+from slipstream_gateway.capture.writer import Writer
+from slipstream_tools.cli import main
+from slipstream_tools.drafts.drift import ESTABLISHED, WINDOW, Answer, Drift, DriftDetector
+
+from tests.gateway.capture.captures import PAIR, captured
+from tests.support.polling import eventually
+
+BEGAN_S = 1_790_000_000.0
+CLASS = "extraction/short"
+_TOKENIZER = Tokenizer.load(TARGET_DIR)
+
+
+def answer(number: int, rng: random.Random, tokens_per_step: float, acceptance: float = 0.6) -> Answer:
+    """An answer of some 60 tokens."""
+    tokens = rng.randint(40, 80)
+    steps = max(1, round(tokens / tokens_per_step * rng.lognormvariate(0.0, 0.25)))
+    drafted = 4 * steps
+    at = datetime.datetime.fromtimestamp(BEGAN_S + number, datetime.UTC)
+    return Answer(at, tokens, steps, drafted, round(acceptance * drafted))
+
+
+def judged(answers: Iterable[tuple[str, Answer]], **known: datetime.datetime) -> list[Drift]:
+    detector = DriftDetector(known)
+    return [drift for name, one in answers if (drift := detector.add(name, one)) is not None]
+
+
+def test_traffic_that_stays_the_same_shows_no_drift() -> None:
+    rng = random.Random(1)
+    classes = {"a": 3.0, "b": 1.5, "c": 2.2}
+    names = [rng.choice([*classes]) for _ in range(30_000)]
+    assert judged((name, answer(number, rng, classes[name])) for number, name in enumerate(names)) == []
+
+
+@pytest.mark.parametrize("factor", [0.85, 0.5])
+def test_a_class_that_becomes_worse_is_found_once(factor: float) -> None:
+    rng = random.Random(2)
+    shift_at = 1200
+    answers = []
+    for number in range(5000):
+        rate = 3.0 * (factor if number >= shift_at and number % 2 else 1.0)
+        answers.append(("ab"[number % 2], answer(number, rng, rate, 0.6 * min(1.0, rate / 3.0))))
+    [drift] = judged(answers)
+    assert drift.request_class == "b"
+    assert (drift.time.timestamp() - BEGAN_S) - shift_at < 5 * WINDOW  # every other answer is of the class
+    assert drift.after < 0.95 * drift.before
+    # What is known of before is not told again; what comes later is.
+    assert judged(answers, b=drift.time) == []
+
+
+def test_shorter_drafts_under_load_are_no_drift() -> None:
+    rng = random.Random(3)
+    answers = [("a", answer(number, rng, 3.0, 0.6)) for number in range(600)]
+    answers += [("a", answer(number, rng, 1.8, 0.8)) for number in range(600, 1200)]
+    assert judged(answers) == []
+
+
+def test_a_new_class_is_compared_with_all_classes() -> None:
+    rng = random.Random(4)
+    answers = [("a", answer(number, rng, 3.0)) for number in range(ESTABLISHED)]
+    answers += [("new", answer(number, rng, 1.5, 0.3)) for number in range(ESTABLISHED, ESTABLISHED + 2 * WINDOW)]
+    [drift] = judged(answers)
+    assert (drift.request_class, drift.since.timestamp() - BEGAN_S) == ("new", ESTABLISHED + WINDOW)
+    assert judged(answers[1:]) == []  # too little is known to call it new
+
+
+class Store:
+    """A folder of captured answers, one second apart; `put` adds a file. Answers of 20 tokens or more in one step each
+    5 tokens are good, one token in each step is bad."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+
+    def put(self, request_class: str, count: int, *, good: bool) -> None:
+        writer = Writer(CaptureStore.at(str(self.folder)), lambda report: None)
+        writer.take(Configured(pair=PAIR, capture=Capture(share=1.0, redact=())))
+        for _ in range(count):
+            writer.take(self._answer(request_class, good))
+        writer.close()
+
+    def _answer(self, request_class: str, good: bool) -> Captured:
+        one = example(60_001, self.count, "train", {"status": 1.0})
+        ids = (*_TOKENIZER.encode(one.answer), *_TOKENIZER.eos_ids)
+        rng = random.Random(self.count)
+        steps = max(1, round(len(ids) / (4.0 if good else 1.3) * rng.uniform(0.9, 1.1)))
+        self.count += 1
+        return captured(
+            one.answer,
+            request_class=request_class,
+            time_s=BEGAN_S + self.count,
+            target="embedded:target",
+            prompt_token_ids=tuple(_TOKENIZER.render_chat(one.chat())),
+            token_ids=ids,
+            output_tokens=len(ids),
+            steps=steps,
+            drafted=4 * steps,
+            accepted=round((2.5 if good else 0.3) * steps),
+        )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "captures")
+
+
+def _follow(store: Store, output: Path, *options: str) -> list[str]:
+    return ["drafts", "follow", "--store", str(store.folder), "--pair", PAIR, "--output", str(output), *options]
+
+
+def _train(*options: str) -> tuple[str, ...]:
+    return "--train", "--target", "embedded:target", "--device", "cpu", *options
+
+
+def _events(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
+
+
+def test_drift_is_told_once_and_a_draft_is_trained_where_allowed(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "trained"
+    store.put("summary/long", 250, good=True)
+    store.put(CLASS, 450, good=True)
+    assert main(_follow(store, output, "--once")) == 0
+    assert not (output / "events.jsonl").exists()
+    store.put(CLASS, 420, good=False)
+    for _ in range(2):
+        assert main(_follow(store, output, "--once")) == 0
+    [drift] = _events(output)
+    assert (drift["event"], drift["class"]) == ("drift", CLASS)
+    assert drift["tokens_per_step"] < 0.7 * drift["before"]
+    assert capsys.readouterr().out == json.dumps(drift) + "\n"
+
+    # Answers from before the drift are no reason to train, and are not trained on.
+    options = _train("--draft", "embedded:draft", "--passes", "2", "--answers")
+    assert main(_follow(store, output, "--once", *options, "500")) == 0
+    assert len(_events(output)) == 1
+    assert main(_follow(store, output, "--once", *options, "200")) == 0
+    trained = _events(output)[1]
+    assert (trained["event"], trained["class"]) == ("trained", CLASS)
+    assert trained["tokens_per_step"] > trained["tokens_per_step_before"]
+    record = json.loads((output / trained["draft"] / "training.json").read_text())
+    assert record["sha256"] == trained["sha256"]
+    assert 380 <= record["answers"] + record["held_out_answers"] <= 410
+    notes = [json.loads(path.read_text()) for path in (store.folder / "audit").iterdir()]
+    assert [(note["event"], note["request_class"]) for note in notes] == [("train", CLASS)]
+
+    # An engine with this folder of candidates serves it.
+    settings = EngineSettings(target="embedded:target", draft="embedded:draft", draft_kind="model", device="cpu")
+    found: list[str] = []
+    CandidateWatch(output, load(settings)[1].load, lambda name, source: found.append(name)).look()
+    assert found == [f"{trained['draft']}-{trained['sha256'][:8]}"]
+
+    # The next draft of the class takes the place of this one. One that is no better does not.
+    store.put(CLASS, 440, good=True)
+    store.put(CLASS, 420, good=False)
+    assert main(_follow(store, output, "--once", *options, "200")) == 0
+    again = _events(output)[-1]
+    assert again["event"] == "trained"
+    assert [path.name for path in output.iterdir() if path.is_dir()] == [again["draft"]]
+
+
+def test_a_draft_that_is_no_better_is_no_candidate(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "trained"
+    store.put(CLASS, 420, good=True)
+    store.put(CLASS, 420, good=False)
+
+    def no_better(store: object, selection: object, options: Any, *, beside_serving: bool) -> None:
+        options.output.mkdir()
+        record = {"tokens_per_step": 1.2, "tokens_per_step_before": 1.3, "sha256": "0"}
+        (options.output / "training.json").write_text(json.dumps(record))
+
+    monkeypatch.setattr("slipstream_tools.drafts.training.train_llama", no_better)
+    assert main(_follow(store, output, "--once", *_train("--draft", "embedded:draft", "--answers", "200"))) == 0
+    assert [event["event"] for event in _events(output)] == ["drift", "not_better"]
+    assert [path for path in output.iterdir() if path.is_dir()] == []
+
+
+def test_a_training_that_fails_is_told_and_not_repeated(store: Store, tmp_path: Path) -> None:
+    output = tmp_path / "trained"
+    store.put(CLASS, 420, good=True)
+    store.put(CLASS, 420, good=False)
+    missing = _train("--draft", str(tmp_path / "missing"), "--answers", "200")
+    for _ in range(2):
+        assert main(_follow(store, output, "--once", *missing)) == 0
+    assert [event["event"] for event in _events(output)] == ["drift", "not_trained"]
+
+
+def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path) -> None:
+    output, log = tmp_path / "trained", tmp_path / "log"
+    store.put(CLASS, 420, good=True)
+    command = [sys.executable, "-m", "slipstream_tools.cli", *_follow(store, output, "--interval", "1")]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+    time.sleep(2)
+    (store.folder / "serving.acme").rename(store.folder / "moved")  # a store that is away for a while
+    time.sleep(1.5)
+    (store.folder / "moved").rename(store.folder / "serving.acme")
+    store.put(CLASS, 420, good=False)
+    eventually(lambda: '"event": "drift"' in log.read_text(), "an event")
+    process.send_signal(2)
+    assert process.wait(30) == 130
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ((), "--pair"),
+        (("--pair", PAIR, "--train"), "--train needs --target FOLDER."),
+        (("--pair", PAIR, "--train", "--target", "t"), "give --draft FOLDER to start from"),
+        (("--pair", "Not a name"), "a pair is [NAMESPACE/]NAME, got 'Not a name'"),
+        (("--pair", PAIR, "--answers", "0"), "expected a whole number from 1 to 1000000, got '0'"),
+    ],
+)
+def test_wrong_options_have_one_message(
+    options: tuple[str, ...], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["drafts", "follow", "--store", str(tmp_path), "--output", str(tmp_path / "out"), "--once", *options]
+    try:
+        status = main(command)
+    except SystemExit as exc:
+        status = exc.code  # type: ignore[assignment]
+    assert status == 2
+    assert error in capsys.readouterr().err
+
+
+def test_a_broken_line_of_events_is_left_out(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "trained"
+    output.mkdir()
+    (output / "events.jsonl").write_text('{"event": "drift"}\n[]\nx\n')
+    store.put("summary/long", 10, good=True)
+    assert main(_follow(store, output, "--once")) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(" ")[0].rpartition(":")[2] for line in said] == ["1", "2", "3"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(
+    store: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    command = ["drafts", "follow", "--store", str(tmp_path), "--pair", PAIR, "--output", str(tmp_path / "file" / "out")]
+    assert main(command) == 1
+    assert f"{tmp_path / 'file' / 'out'}: Not a directory" in capsys.readouterr().err
