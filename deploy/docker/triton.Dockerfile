@@ -27,7 +27,7 @@ COPY deploy/model_repository deploy/model_repository
 RUN /build/bin/python -m build --wheel --no-isolation --outdir /wheels
 # The stub of Triton's Python backend uses the packages of the first python3 in PATH: this environment.
 RUN python3 -m venv /opt/slipstream/venv \
-    && /opt/slipstream/venv/bin/pip install --no-cache-dir -c constraints.txt "$(ls /wheels/*.whl)[engine,gpu]" \
+    && /opt/slipstream/venv/bin/pip install --no-cache-dir -c constraints.txt "$(ls /wheels/*.whl)[engine,gpu,drafts]" \
     && /opt/slipstream/venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r s3.txt
 
 FROM ${TRITON_IMAGE}

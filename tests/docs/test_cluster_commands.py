@@ -13,8 +13,10 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from slipstream_core.manifest.sources import EMBEDDED_SOURCES
 from slipstream_core.manifest.versions import ALLOW_RENAME
+from slipstream_tools.cli import main
 from slipstream_tools.up.processes import Child
 
 from tests.docs.shell import Shell, until
@@ -174,6 +176,24 @@ def _assert_redis_is_set(kube: KubeApiServer, namespace: str) -> None:
         [source] = [each["valueFrom"] for each in container["env"] if each["name"] == "SLIPSTREAM_REDIS_URL"]
         secret = kube.client().get(f"/api/v1/namespaces/{namespace}/secrets/{source['secretKeyRef']['name']}")
         assert secret["data"][source["secretKeyRef"]["key"]]
+
+
+@runs("docs/howto/drafts.md", "apiVersion: batch/v1")
+def test_a_cron_job_follows_the_traffic(
+    blocks: list[Block], kube: KubeApiServer, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = yaml.safe_load(blocks[0].text)
+    job["metadata"]["namespace"] = namespace
+    # This API server is older than batch/v1, and has the same fields in batch/v1beta1.
+    kube.client().create(f"/apis/batch/v1beta1/namespaces/{namespace}/cronjobs", job | {"apiVersion": "batch/v1beta1"})
+    [container] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    program, *command = container["command"] + container["args"]
+    assert program == "slipstream"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("slipstream_gateway.capture.store.CaptureStore.at", lambda url: url)
+        patch.setattr("slipstream_tools.drafts.follow.follow", lambda store, args: print(store, args.pair, args.train))
+        assert main(command) == 0
+    assert capsys.readouterr().out == "s3://drafts/captures serving/support True\n"
 
 
 def test_no_page_promises_that_a_name_is_downloaded() -> None:
