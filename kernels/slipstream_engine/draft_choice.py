@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from statistics import NormalDist
 from typing import NamedTuple
@@ -89,14 +89,17 @@ class DraftChoice:
         known = self._known(group)
         if known[0].weight < _FIRST * _KEPT**_FIRST:
             return 0
-        drawn = {number: self._belief(known, number).draw(self._rng) for number in self._served()}
+        drawn = {number: belief.draw(self._rng) for number, belief in self._beliefs(known, self._offsets()).items()}
         return min(drawn, key=drawn.__getitem__)
 
     def standings(self, group: str) -> list[Standing]:
         """What is known of each draft in `group`; nothing before its first answer there."""
-        known = self._groups.get(group, [])
-        tried = {number: self._belief(known, number) for number in self._served() if known and known[number].weight}
-        return [_standing(number, tried) for number in range(self._count)]
+        return self._standings(self._groups.get(group, []), self._offsets())
+
+    def all_standings(self) -> dict[str, list[Standing]]:
+        """`standings` of each group, that of the latest request last."""
+        offsets = self._offsets()
+        return {group: self._standings(known, offsets) for group, known in self._groups.items()}
 
     def learn(self, group: str, number: int, seconds: float, tokens: int) -> None:
         """An answer with the draft `number` took `seconds` of engine time for `tokens`."""
@@ -121,15 +124,23 @@ class DraftChoice:
             for group, known in self._groups.items()
         }
 
-    def _served(self) -> list[int]:
-        return [number for number in range(self._count) if number not in self._retired]
+    def _standings(self, known: Sequence[Known], offsets: Mapping[int, float]) -> list[Standing]:
+        beliefs = self._beliefs(known, offsets) if known else {}
+        tried = {number: belief for number, belief in beliefs.items() if known[number].weight}
+        return [_standing(number, tried) for number in range(self._count)]
 
-    def _belief(self, known: Sequence[Known], number: int) -> _Belief:
-        """The cost of a draft, as likely as the answers of its group and those of other groups make it."""
-        one, expected = known[number], known[0].mean + self._offset(number)
-        precision = 1.0 / _BETWEEN_GROUPS**2 + one.weight / self._variance
-        mean = (expected / _BETWEEN_GROUPS**2 + one.weight * one.mean / self._variance) / precision
+    def _beliefs(self, known: Sequence[Known], offsets: Mapping[int, float]) -> dict[int, _Belief]:
+        """The costs of the drafts, as likely as the answers of their group and those of other groups make them."""
+        return {number: self._belief(known[number], known[0].mean + offset) for number, offset in offsets.items()}
+
+    def _belief(self, known: Known, expected: float) -> _Belief:
+        precision = 1.0 / _BETWEEN_GROUPS**2 + known.weight / self._variance
+        mean = (expected / _BETWEEN_GROUPS**2 + known.weight * known.mean / self._variance) / precision
         return _Belief(mean, 1.0 / precision)
+
+    def _offsets(self) -> dict[int, float]:
+        """`_offset` of each draft that is served."""
+        return {number: self._offset(number) for number in range(self._count) if number not in self._retired}
 
     def _offset(self, number: int) -> float:
         """How much dearer a draft is than the first one, over all groups that know both; 0 for one more group."""

@@ -28,7 +28,7 @@ class DraftPool:
     def __init__(
         self, sources: Mapping[str, DraftSource], choice: DraftChoice | None = None, *, grows: bool = False
     ) -> None:
-        self.names = tuple(sources)
+        self._names = list(sources)
         self.has_choice = grows or len(sources) > 1
         self._sources: list[DraftSource | None] = [*sources.values()]  # None: retired, and no request has it
         self._retired: set[int] = set()
@@ -37,15 +37,20 @@ class DraftPool:
         self._shift: dict[int, int] = {}
         self._shifts: dict[tuple[str, int], int] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the drafts that new requests may have."""
+        return tuple(name for number, name in enumerate(self._names) if number not in self._retired)
+
     def add(self, name: str, source: DraftSource) -> None:
-        """One more draft, for requests that start from now on. `name` is new."""
-        self.names += (name,)
+        """One more draft, for requests that start from now on. None of those at hand has its name."""
+        self._names.append(name)
         self._sources.append(source)
         self.choice.add()
 
     def retire(self, name: str) -> None:
         """No request starts with the draft `name` any more. Its memory is free when the last one has ended."""
-        number = self.names.index(name)
+        number = len(self._names) - 1 - self._names[::-1].index(name)  # earlier ones of this name are retired
         self.choice.retire(number)
         self._retired.add(number)
         self._free()
@@ -53,10 +58,10 @@ class DraftPool:
     def start(self, slot: int, group: str) -> str:
         """Choose the draft for a new request in `slot`. Returns its name."""
         number = self._chosen[slot] = self.choice.choose(group)
-        if len(self._shifts) < MOST_GROUPS * len(self.names):
+        if len(self._shifts) < MOST_GROUPS * len(self._names):
             self._shifts.setdefault((group, number), _EVIDENCE * len(self._shifts))
         self._shift[slot] = self._shifts.get((group, number), 0)
-        return self.names[number]
+        return self._names[number]
 
     def number(self, slot: int) -> int:
         """The number of the draft of the request in `slot`."""
@@ -70,20 +75,22 @@ class DraftPool:
         self.choice.learn(group, self._chosen[slot], seconds, tokens)
         for number, (old, new) in enumerate(zip(before, self.choice.standings(group), strict=True)):
             if new != old:
-                logger.info("draft %s is %s for %s", self.names[number], new.replace("_", " "), group or "all requests")
+                what, requests = new.replace("_", " "), group or "all requests"
+                logger.info("draft %s is %s for %s", self._names[number], what, requests)
 
     def standings(self) -> list[DraftStanding]:
         """What is known of each draft that is served, by groups."""
+        costs = self.choice.costs()
         return [
             DraftStanding(
                 group=group,
-                draft=self.names[number],
+                draft=self._names[number],
                 state=state.value,
                 answers=round(weight),
                 seconds_per_token=None if math.isnan(cost) else cost,
             )
-            for group, costs in self.choice.costs().items()
-            for number, (state, (weight, cost)) in enumerate(zip(self.choice.standings(group), costs, strict=True))
+            for group, states in self.choice.all_standings().items()
+            for number, (state, (weight, cost)) in enumerate(zip(states, costs[group], strict=True))
             if number not in self._retired
         ]
 

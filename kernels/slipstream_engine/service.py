@@ -36,6 +36,7 @@ class EngineService:
         self._stops = 0
         self._draft_changes: list[tuple[str, DraftSource | None]] = []
         self._standings: tuple[DraftStanding, ...] = ()
+        self._standings_wanted = False
         self._candidates: CandidateWatch | None = None
         self._cancelled: list[tuple[str, int]] = []  # ids may be reused, arrival numbers may not
         self._active: dict[str, tuple[int, OnChunk]] = {}  # request id to arrival number and callback
@@ -96,8 +97,15 @@ class EngineService:
             fingerprint=self._engine.fingerprint,
             groups=True,
             drafts=self._engine.draft_names,
-            draft_standings=self._standings,
+            draft_standings=self._latest_standings(),
         )
+
+    def _latest_standings(self) -> tuple[DraftStanding, ...]:
+        """Those of the last call; the step thread works out the next ones."""
+        with self._wake:
+            self._standings_wanted = True
+            self._wake.notify()
+        return self._standings
 
     def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:
         """Queue a request. `on_chunk` receives its chunks until one has a finish reason.
@@ -162,8 +170,6 @@ class EngineService:
             except Exception as exc:  # top of the loop: a failed pass must end its requests, not the server
                 logger.exception("a step failed; its requests end with an error")
                 chunks = self._engine.fail_all(f"the engine failed: {exc}")
-            if any(chunk.finish_reason is not None for chunk in chunks):
-                self._standings = tuple(self._engine.draft_standings[-MOST_STANDINGS:])
             for chunk in chunks:
                 self._deliver(chunk)
         for request_id in list(self._active):
@@ -172,14 +178,17 @@ class EngineService:
     def _take_in(self) -> bool:
         """Pass arrivals and cancellations to the engine; wait while there is nothing to do. Returns False to stop."""
         with self._wake:
-            while not (self._arrived or self._cancelled or self._draft_changes or self._engine.busy or self._closing):
+            while not (self._has_work() or self._engine.busy or self._closing):
                 self._wake.wait()
             changes, self._draft_changes = self._draft_changes, []
+            wanted, self._standings_wanted = self._standings_wanted, False
             arrived, self._arrived = self._arrived, []
             cancelled, self._cancelled = self._cancelled, []
             closing = self._closing
         for name, source in changes:
             self._engine.change_draft(name, source)
+        if wanted:
+            self._standings = tuple(self._engine.draft_standings[-MOST_STANDINGS:])
         for sequence in arrived:
             if sequence is None:
                 self._engine.stop_drafting()
@@ -189,6 +198,9 @@ class EngineService:
             if request_id in self._active and self._active[request_id][0] == arrival:
                 self._drop(request_id)
         return not closing
+
+    def _has_work(self) -> bool:
+        return bool(self._arrived or self._cancelled or self._draft_changes or self._standings_wanted)
 
     def _drop(self, request_id: str) -> None:
         chunk = self._engine.cancel(request_id)

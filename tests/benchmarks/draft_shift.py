@@ -39,14 +39,14 @@ Pair = tuple[Answered, Answered]
 
 
 class Traffic:
-    """Clients that ask the model `pool` as long as `running` lasts."""
+    """Clients that ask the model `pool`."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._next = 0
         self.answers = 0
 
-    async def ask(self, mix: Mapping[Task, float], count: int) -> None:
+    async def ask(self, mix: Mapping[Task, float], count: int, *, clients: int = CONCURRENCY) -> None:
         async with httpx.AsyncClient(base_url=self._url, timeout=120) as client:
 
             async def client_() -> None:
@@ -59,7 +59,7 @@ class Traffic:
                     self.answers += 1
 
             end = self._next + count
-            await asyncio.gather(*(client_() for _ in range(CONCURRENCY)))
+            await asyncio.gather(*(client_() for _ in range(clients)))
 
 
 @contextmanager
@@ -97,10 +97,12 @@ def shift(url: str, store: Path, trained: Path, after: Task, options: Sequence[s
 
     asyncio.run(traffic.ask(KNOWN, 900))
     say("the traffic shifts")
-    shown = 0
+    shown, mix = 0, {after: 0.7, **{task: 0.3 * share for task, share in KNOWN.items()}}
     with following(store, trained, options):
         while time.monotonic() - began_s < LIMIT_S:
-            asyncio.run(traffic.ask({after: 0.7, **{task: 0.3 * share for task, share in KNOWN.items()}}, 60))
+            # While it trains, one client leaves it a processor of two.
+            clients = 1 if any(trained.glob("*/.training")) else CONCURRENCY
+            asyncio.run(traffic.ask(mix, 10 * clients, clients=clients))
             found = events(trained)
             for event in found[shown:]:
                 say(json.dumps(event))

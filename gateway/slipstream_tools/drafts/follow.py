@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import re
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from slipstream_tools.drafts.selection import Selection
 
 _COLUMNS = ("request_class", "time", "arm", "output_tokens", "drafted", "accepted", "steps")
 _SPECULATIVE = "speculative"
+_FOLDER = re.compile(r"[a-z0-9-]+-\d{8}t\d{6}")
 _LATE = datetime.timedelta(minutes=10)
 """Files of several gateways come in any order; rows older than this are of a file that `forget` has written anew."""
 
@@ -102,19 +105,23 @@ class _Follower:
             for event in [event for event in self._events.last().values() if event["event"] == DRIFT]:
                 self._train_if_due(event)
 
-    def _new_rows(self) -> list[dict[str, Any]]:
-        """The rows that came since the last look, by their times."""
+    def _new_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows that came since the last look, day after day, each by their times."""
         selected = Selection.of(self._args)
-        rows: list[dict[str, Any]] = []
-        for file in self._store.files(self._args.pair):
-            if file.path not in self._read:
-                rows += selected.of_file(self._store, file, _COLUMNS).to_pylist()
-                self._read.add(file.path)
+        files = [file for file in self._store.files(self._args.pair) if file.path not in self._read]
         oldest = None if self._latest is None else self._latest - _LATE
-        rows = sorted((row for row in rows if oldest is None or row["time"] > oldest), key=lambda row: row["time"])
-        if rows:
-            self._latest = rows[-1]["time"]
-        return rows
+        for date, of_day in itertools.groupby(files, key=lambda file: file.date):
+            rows: list[dict[str, Any]] = []
+            for file in of_day if selected.since is None or date >= selected.since else ():
+                try:
+                    rows += selected.of_file(self._store, file, _COLUMNS).to_pylist()
+                    self._read.add(file.path)
+                except OSError as exc:  # a damaged file, or one that is gone by now, does not hide the others
+                    print(f"{file.path}: {exc.strerror or exc}", file=sys.stderr)
+            rows = sorted((row for row in rows if oldest is None or row["time"] > oldest), key=lambda row: row["time"])
+            if rows:
+                self._latest = rows[-1]["time"] if self._latest is None else max(self._latest, rows[-1]["time"])
+            yield from rows
 
     def _train_if_due(self, drift: Event) -> None:
         since = datetime.datetime.fromisoformat(drift["since"])
@@ -149,7 +156,8 @@ class _Follower:
             self._events.add(NOT_BETTER, request_class, now, **rates)
             return
         for earlier in self._events.drafts(request_class):
-            shutil.rmtree(self._args.output / Path(earlier).name, ignore_errors=True)
+            if _FOLDER.fullmatch(earlier):
+                shutil.rmtree(self._args.output / earlier, ignore_errors=True)
         self._events.add(TRAINED, request_class, now, draft=folder.name, sha256=record["sha256"], **rates)
 
 

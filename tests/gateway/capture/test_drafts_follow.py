@@ -214,6 +214,8 @@ def test_a_training_that_fails_is_told_and_not_repeated(store: Store, tmp_path: 
 def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path) -> None:
     output, log = tmp_path / "trained", tmp_path / "log"
     store.put(CLASS, 420, good=True)
+    [file] = store.folder.glob("*/date=*/*.parquet")
+    file.with_name(f"{'0' * 32}-30d.parquet").write_bytes(b"damaged")
     command = [sys.executable, "-m", "slipstream_tools.cli", *_follow(store, output, "--interval", "1")]
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
@@ -225,6 +227,7 @@ def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path) -> None:
     eventually(lambda: '"event": "drift"' in log.read_text(), "an event")
     process.send_signal(2)
     assert process.wait(30) == 130
+    assert "-30d.parquet is not a Parquet file" in log.read_text()
     assert "Traceback" not in log.read_text()
 
 

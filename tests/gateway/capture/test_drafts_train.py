@@ -124,7 +124,7 @@ def test_an_interrupted_training_goes_on(
     folder, output = store(*_answers(200)), tmp_path / "draft"
     command = [
         *(sys.executable, "-m", "slipstream_tools.cli", "drafts"),
-        *_train(folder, output, "--draft", "embedded:draft", "--passes", "30"),
+        *_train(folder, output, "--draft", "embedded:draft", "--passes", "12"),
     ]
     log = tmp_path / "log"
     with log.open("w") as file:
@@ -138,10 +138,10 @@ def test_an_interrupted_training_goes_on(
     assert {path.name for path in output.iterdir()} == {".training"}
 
     other = subprocess.run(
-        [*command[:-4], "--new", "1x64", "--passes", "30"], stderr=subprocess.PIPE, text=True, check=False
+        [*command[:-4], "--new", "1x64", "--passes", "12"], stderr=subprocess.PIPE, text=True, check=False
     )
     assert other.returncode == 1
-    assert "is of another training (embedded:draft, 30 passes, seed 17, not 1x64, 30 passes, seed 17)" in other.stderr
+    assert "is of another training (embedded:draft, 12 passes, seed 17, not 1x64, 12 passes, seed 17)" in other.stderr
     state = output / ".training" / "trainer.pt"
     kept = state.read_bytes()
     state.write_bytes(kept[:1000])
