@@ -135,7 +135,8 @@ def train_llama(
     store: CaptureStore, selection: Selection, args: argparse.Namespace, *, beside_serving: bool = False
 ) -> None:
     """Pass the answers to the training process, which shows its progress. They are written nowhere else.
-    `beside_serving`: the process leaves the processors to others.
+    `beside_serving`: the process leaves the processors to others. It takes half of them, since its threads wait for the
+    slowest one.
 
     Raises:
         CommandError: no draft was trained.
@@ -145,7 +146,8 @@ def train_llama(
         *(sys.executable, "-m", _MODULE, "--answers", "-", "--target", args.target, *start),
         *("--output", str(args.output), "--passes", str(args.passes), "--device", args.device),
     ]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, encoding="utf-8")
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2))} if beside_serving else {}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, encoding="utf-8", env={**threads, **os.environ})
     if beside_serving:
         os.setpriority(os.PRIO_PROCESS, process.pid, _LOW)
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # it keeps its state, as after Ctrl-C
