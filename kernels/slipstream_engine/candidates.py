@@ -26,14 +26,15 @@ MOST = 7
 """Candidates of an engine at a time: each has weights and a cache of its own."""
 _RECORD, _WORK, _WEIGHTS = "training.json", ".training", "model.safetensors"
 _DIGITS = 8
-Changed = Callable[[str, DraftSource | None], None]
+Changed = Callable[[str, DraftSource | None, str], None]
 
 
 class Candidate(NamedTuple):
-    """A finished draft."""
+    """A finished draft. `only`: the group of requests that it was trained on, empty for all."""
 
     folder: Path
     sha256: str
+    only: str
 
     @property
     def name(self) -> str:
@@ -42,11 +43,12 @@ class Candidate(NamedTuple):
 
 class _Record(msgspec.Struct, frozen=True):
     sha256: str
+    only: str = ""
 
 
 class CandidateWatch:
-    """Calls `changed(name, source)` for each candidate of `folder` that `load` has loaded, and `changed(name, None)`
-    when one is gone. What cannot be loaded is logged once, and left out."""
+    """Calls `changed(name, source, only)` for each candidate of `folder` that `load` has loaded, and
+    `changed(name, None, "")` when one is gone. What cannot be loaded is logged once, and left out."""
 
     def __init__(self, folder: Path, load: Callable[[str], DraftSource | None], changed: Changed) -> None:
         self._folder, self._load, self._changed = folder, load, changed
@@ -69,7 +71,7 @@ class CandidateWatch:
         found = {candidate.name: candidate for candidate in _finished(self._folder)}
         for name in self._served - found.keys():
             self._served.discard(name)
-            self._changed(name, None)
+            self._changed(name, None, "")
             logger.info("candidate %s is gone: no more requests have it", name)
         self._known &= found.keys()
         for name in reversed([name for name in found if name not in self._known]):
@@ -89,8 +91,8 @@ class CandidateWatch:
             return
         if source is not None:
             self._served.add(name)
-            self._changed(name, source)
-            logger.info("candidate %s is served", name)
+            self._changed(name, source, candidate.only)
+            logger.info("candidate %s is served for %s", name, candidate.only or "all requests")
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -106,7 +108,8 @@ def _finished(folder: Path) -> Iterator[Candidate]:
     records = [path for path in folder.glob(f"*/{_RECORD}") if not (path.parent / _WORK).exists()]
     for path in sorted(records, key=lambda path: path.stat().st_mtime):
         try:
-            yield Candidate(path.parent, msgspec.json.decode(path.read_bytes(), type=_Record).sha256)
+            record = msgspec.json.decode(path.read_bytes(), type=_Record)
+            yield Candidate(path.parent, record.sha256, record.only)
         except (OSError, msgspec.DecodeError) as exc:
             logger.debug("%s: %s", path, exc)
 

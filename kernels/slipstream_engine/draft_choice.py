@@ -66,13 +66,17 @@ class DraftChoice:
     def __init__(self, count: int, rng: random.Random | None = None) -> None:
         self._count = count
         self._retired: set[int] = set()
+        self._only: dict[int, str] = {}
         self._rng = rng or random.Random()  # nosec B311 # no secret
         self._groups: OrderedDict[str, list[Known]] = OrderedDict()
         self._variance = _SPREAD**2  # of an answer's cost within a group
         self._answers = _SPREAD_WEIGHT
 
-    def add(self) -> int:
-        """The number of one more draft, of which nothing is known."""
+    def add(self, only: str = "") -> int:
+        """The number of one more draft, of which nothing is known. `only`: it is for this group, and for those whose
+        names begin with it and a slash; empty: for all."""
+        if only:
+            self._only[self._count] = only
         self._count += 1
         for known in self._groups.values():
             known.append(Known())
@@ -89,17 +93,23 @@ class DraftChoice:
         known = self._known(group)
         if known[0].weight < _FIRST * _KEPT**_FIRST:
             return 0
-        drawn = {number: belief.draw(self._rng) for number, belief in self._beliefs(known, self._offsets()).items()}
+        beliefs = self._beliefs(group, known, self._offsets())
+        drawn = {number: belief.draw(self._rng) for number, belief in beliefs.items()}
         return min(drawn, key=drawn.__getitem__)
 
     def standings(self, group: str) -> list[Standing]:
         """What is known of each draft in `group`; nothing before its first answer there."""
-        return self._standings(self._groups.get(group, []), self._offsets())
+        return self._standings(group, self._groups.get(group, []), self._offsets())
 
     def all_standings(self) -> dict[str, list[Standing]]:
         """`standings` of each group, that of the latest request last."""
         offsets = self._offsets()
-        return {group: self._standings(known, offsets) for group, known in self._groups.items()}
+        return {group: self._standings(group, known, offsets) for group, known in self._groups.items()}
+
+    def is_for(self, number: int, group: str) -> bool:
+        """Whether requests of `group` may have the draft `number`."""
+        only = self._only.get(number)
+        return number not in self._retired and (only is None or group == only or group.startswith(f"{only}/"))
 
     def learn(self, group: str, number: int, seconds: float, tokens: int) -> None:
         """An answer with the draft `number` took `seconds` of engine time for `tokens`."""
@@ -124,14 +134,18 @@ class DraftChoice:
             for group, known in self._groups.items()
         }
 
-    def _standings(self, known: Sequence[Known], offsets: Mapping[int, float]) -> list[Standing]:
-        beliefs = self._beliefs(known, offsets) if known else {}
+    def _standings(self, group: str, known: Sequence[Known], offsets: Mapping[int, float]) -> list[Standing]:
+        beliefs = self._beliefs(group, known, offsets) if known else {}
         tried = {number: belief for number, belief in beliefs.items() if known[number].weight}
         return [_standing(number, tried) for number in range(self._count)]
 
-    def _beliefs(self, known: Sequence[Known], offsets: Mapping[int, float]) -> dict[int, _Belief]:
-        """The costs of the drafts, as likely as the answers of their group and those of other groups make them."""
-        return {number: self._belief(known[number], known[0].mean + offset) for number, offset in offsets.items()}
+    def _beliefs(self, group: str, known: Sequence[Known], offsets: Mapping[int, float]) -> dict[int, _Belief]:
+        """The costs of the group's drafts, as likely as its answers and those of other groups make them."""
+        return {
+            number: self._belief(known[number], known[0].mean + offset)
+            for number, offset in offsets.items()
+            if self.is_for(number, group)
+        }
 
     def _belief(self, known: Known, expected: float) -> _Belief:
         precision = 1.0 / _BETWEEN_GROUPS**2 + known.weight / self._variance

@@ -42,11 +42,12 @@ class DraftPool:
         """The names of the drafts that new requests may have."""
         return tuple(name for number, name in enumerate(self._names) if number not in self._retired)
 
-    def add(self, name: str, source: DraftSource) -> None:
-        """One more draft, for requests that start from now on. None of those at hand has its name."""
+    def add(self, name: str, source: DraftSource, only: str = "") -> None:
+        """One more draft, for requests that start from now on; `only` as in `DraftChoice.add`. None of those at hand
+        has its name."""
         self._names.append(name)
         self._sources.append(source)
-        self.choice.add()
+        self.choice.add(only)
 
     def retire(self, name: str) -> None:
         """No request starts with the draft `name` any more. Its memory is free when the last one has ended."""
@@ -91,7 +92,7 @@ class DraftPool:
             )
             for group, states in self.choice.all_standings().items()
             for number, (state, (weight, cost)) in enumerate(zip(states, costs[group], strict=True))
-            if number not in self._retired
+            if self.choice.is_for(number, group)
         ]
 
     def prefill(self, slot: int, tokens: list[int], end: int) -> None:

@@ -101,12 +101,13 @@ class Engine:
         """What is known of several drafts, by groups."""
         return [] if self._draft_source is None or not self.draft_names else self._draft_source.standings()
 
-    def change_draft(self, name: str, source: DraftSource | None) -> None:
-        """Add the draft `name`, or without a `source` retire it: no more requests start with it."""
+    def change_draft(self, name: str, source: DraftSource | None, only: str = "") -> None:
+        """Add the draft `name` for the group `only`, or for all; without a `source` retire it: no more requests start
+        with it."""
         if self._draft_source is not None and source is None:
             self._draft_source.retire(name)
         elif self._draft_source is not None and source is not None:
-            self._draft_source.add(name, source)
+            self._draft_source.add(name, source, only)
 
     @property
     def busy(self) -> bool:

@@ -34,7 +34,7 @@ class EngineService:
         self._wake = threading.Condition()
         self._arrived: list[Sequence | None] = []  # None: a `stop_drafting` call for the requests before it
         self._stops = 0
-        self._draft_changes: list[tuple[str, DraftSource | None]] = []
+        self._draft_changes: list[tuple[str, DraftSource | None, str]] = []
         self._standings: tuple[DraftStanding, ...] = ()
         self._standings_wanted = False
         self._candidates: CandidateWatch | None = None
@@ -147,10 +147,10 @@ class EngineService:
                 self._arrived.append(None)
                 self._wake.notify()
 
-    def change_draft(self, name: str, source: DraftSource | None) -> None:
+    def change_draft(self, name: str, source: DraftSource | None, only: str = "") -> None:
         """See `Engine.change_draft`. Returns at once."""
         with self._wake:
-            self._draft_changes.append((name, source))
+            self._draft_changes.append((name, source, only))
             self._wake.notify()
 
     def close(self) -> None:
@@ -185,8 +185,8 @@ class EngineService:
             arrived, self._arrived = self._arrived, []
             cancelled, self._cancelled = self._cancelled, []
             closing = self._closing
-        for name, source in changes:
-            self._engine.change_draft(name, source)
+        for change in changes:
+            self._engine.change_draft(*change)
         if wanted:
             self._standings = tuple(self._engine.draft_standings[-MOST_STANDINGS:])
         for sequence in arrived:

@@ -88,7 +88,7 @@ def promoted(url: str) -> list[dict[str, Any]]:
     return [row for row in drafts if row["state"] == "promoted" and row["draft"] != "draft"]
 
 
-def shift(url: str, store: Path, trained: Path, after: Task, options: Sequence[str]) -> None:
+def shift(url: str, store: Path, trained: Path, after: Task, options: Sequence[str], trainings: int) -> None:
     """The traffic before and after the shift, until candidates are promoted for the classes that drifted."""
     traffic, began_s = Traffic(url), time.monotonic()
 
@@ -107,8 +107,8 @@ def shift(url: str, store: Path, trained: Path, after: Task, options: Sequence[s
             for event in found[shown:]:
                 say(json.dumps(event))
             shown = len(found)
-            done = {event["class"] for event in found if event["event"] == "trained"}
-            if done and done <= {row["class"] for row in promoted(url)}:
+            done = [event["draft"] for event in found if event["event"] == "trained"]
+            if len(done) >= trainings and any(row["draft"].startswith(done[-1]) for row in promoted(url)):
                 break
         else:
             say("not promoted in time")
@@ -136,6 +136,7 @@ def main() -> None:
     parser.add_argument("--answers", default="2000", help="answers to train on")
     parser.add_argument("--new", metavar="LAYERSxHIDDEN", help="train a new draft (default: the shipped one)")
     parser.add_argument("--passes", default="3")
+    parser.add_argument("--trainings", type=int, default=2, help="go on until so many drafts are trained (default: 2)")
     parser.add_argument("--requests", type=int, default=120)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -148,7 +149,7 @@ def main() -> None:
         with running_system(file, capture_store=store) as system:
             start = ("--new", args.new) if args.new else ("--draft", "embedded:draft")
             options = ("--answers", args.answers, "--passes", args.passes, *start)
-            shift(system.gateway_url, store, trained, args.task, options)
+            shift(system.gateway_url, store, trained, args.task, options, args.trainings)
             with httpx.Client(base_url=system.gateway_url, timeout=120) as client:
                 report(client, args.task, {args.task: 1.0}, args.requests)
                 report(client, "other tasks", KNOWN, args.requests)

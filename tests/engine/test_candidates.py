@@ -58,7 +58,7 @@ class _Served(EngineService):
         self.ask("standings", draft_tokens=0)  # whose end comes later
         return {one.draft: one for one in self.facts().draft_standings}
 
-    def ask(self, name: str, draft_tokens: int = 3) -> tuple[str, str]:
+    def ask(self, name: str, draft_tokens: int = 3, group: str = "a") -> tuple[str, str]:
         """Text and draft of an answer."""
         chunks: queue.Queue[Chunk] = queue.Queue()
         self.submit(
@@ -68,7 +68,7 @@ class _Served(EngineService):
                 max_tokens=12,
                 sampling=SamplingParams(temperature=0.9, seed=7),
                 draft_tokens=draft_tokens,
-                group="a",
+                group=group,
             ),
             chunks.put,
         )
@@ -144,6 +144,19 @@ def test_what_is_no_finished_draft_is_left_out(
     )
     served.ask("one")
     assert served.facts().drafts == ("close",)
+
+
+def test_a_draft_for_one_class_is_a_candidate_for_no_other(served: _Served, pair_folder: Path, tmp_path: Path) -> None:
+    name = finish(pair_folder, tmp_path / "trained" / "support-1", only="b")
+    served.found.look()
+    taken = {
+        group: {served.ask(f"{group}{number}", group=group)[1] for number in range(30)}
+        for group in ("a", "b", "b/c", "bc")
+    }
+    assert taken == {"a": {"close"}, "b": {"close", name}, "b/c": {"close", name}, "bc": {"close"}}
+    assert {(one.group, one.draft) for one in served.facts().draft_standings} <= {
+        ("a", "close"), ("b", "close"), ("b", name), ("b/c", "close"), ("b/c", name), ("bc", "close"),
+    }  # fmt: skip
 
 
 def test_there_is_a_limit(served: _Served, pair_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

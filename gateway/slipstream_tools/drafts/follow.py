@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from slipstream_core.errors import CommandError
 from slipstream_gateway.capture.store import CaptureStore
 
 from slipstream_tools.drafts import training
-from slipstream_tools.drafts.drift import Answer, DriftDetector
+from slipstream_tools.drafts.drift import Answer, Drift, DriftDetector
 from slipstream_tools.drafts.events import DRIFT, NOT_BETTER, NOT_TRAINED, TRAINED, Event, Events, make_folder
 from slipstream_tools.drafts.record import user
 from slipstream_tools.drafts.selection import Selection
 
 _COLUMNS = ("request_class", "time", "arm", "output_tokens", "drafted", "accepted", "steps")
 _SPECULATIVE = "speculative"
-_FOLDER = re.compile(r"[a-z0-9-]+-\d{8}t\d{6}")
+_FOLDER = re.compile(r"[a-z0-9-]+-\d{8}t\d{6}-\d+")
 _LATE = datetime.timedelta(minutes=10)
 """Files of several gateways come in any order; rows older than this are of a file that `forget` has written anew."""
 
@@ -93,17 +93,17 @@ class _Follower:
             answer = Answer(row["time"], row["output_tokens"], row["steps"], row["drafted"], row["accepted"])
             drift = self._detector.add(row["request_class"], answer)
             if drift is not None:
-                self._events.add(
-                    DRIFT,
-                    drift.request_class,
-                    drift.time,
-                    since=drift.since.isoformat(),
-                    tokens_per_step=round(drift.after, 2),
-                    before=round(drift.before, 2),
-                )
+                self._tell(drift)
         if self._args.train:
-            for event in [event for event in self._events.last().values() if event["event"] == DRIFT]:
+            for event in [event for event in self._events.last().values() if event["event"] in (DRIFT, TRAINED)]:
                 self._train_if_due(event)
+
+    def _tell(self, drift: Drift) -> None:
+        """A class that becomes worse again before its training is trained on all answers since the first time."""
+        last = self._events.last().get(drift.request_class)
+        since = last["since"] if last is not None and last["event"] == DRIFT else drift.since.isoformat()
+        rates = {"tokens_per_step": round(drift.after, 2), "before": round(drift.before, 2)}
+        self._events.add(DRIFT, drift.request_class, drift.time, since=since, **rates)
 
     def _new_rows(self) -> Iterator[dict[str, Any]]:
         """The rows that came since the last look, day after day, each by their times."""
@@ -123,26 +123,23 @@ class _Follower:
                 self._latest = rows[-1]["time"] if self._latest is None else max(self._latest, rows[-1]["time"])
             yield from rows
 
-    def _train_if_due(self, drift: Event) -> None:
-        since = datetime.datetime.fromisoformat(drift["since"])
-        selection = Selection(self._args.pair, drift["class"], since.date(), since)
-        columns = ("request_class", "time", "token_ids")
-        tables = selection.tables(self._store, columns)
-        if sum(table.num_rows - table.column("token_ids").null_count for table in tables) >= self._args.answers:
-            self._train(drift, selection)
+    def _train_if_due(self, event: Event) -> None:
+        """After a drift, train when there are enough answers; after a training, when there are twice as many."""
+        since = datetime.datetime.fromisoformat(event["since"])
+        selection = Selection(self._args.pair, event["class"], since.date(), since)
+        tables = selection.tables(self._store, ("request_class", "time", "token_ids"))
+        count = sum(table.num_rows - table.column("token_ids").null_count for table in tables)
+        start = {} if event["event"] == DRIFT else {"draft": str(self._args.output / event["draft"]), "new": None}
+        needed = self._args.answers if event["event"] == DRIFT else 2 * event["answers"]
+        if count >= needed and ("draft" not in start or Path(start["draft"] or "").is_dir()):
+            self._train(event, selection, {**start, "output": self._args.output / self._folder_name(event)})
 
-    def _train(self, drift: Event, selection: Selection) -> None:
-        request_class, now = drift["class"], self._latest or datetime.datetime.now(datetime.UTC)
-        folder = self._args.output / _folder_name(drift)
-        options = argparse.Namespace(**{**vars(self._args), "output": folder})
-        self._store.note(
-            "train",
-            user=user(),
-            output=str(folder),
-            pair=selection.pair,
-            request_class=request_class,
-            since=drift["since"],
-        )
+    def _train(self, event: Event, selection: Selection, changes: Mapping[str, Any]) -> None:
+        request_class, since, folder = event["class"], event["since"], changes["output"]
+        now = self._latest or datetime.datetime.now(datetime.UTC)
+        chosen = {"pair": selection.pair, "request_class": request_class, "since": since}
+        self._store.note("train", user=user(), output=str(folder), **chosen)
+        options = argparse.Namespace(**{**vars(self._args), **changes})
         try:
             training.check_one_target(self._store, selection, options)
             training.train_llama(self._store, selection, options, beside_serving=True)
@@ -155,13 +152,14 @@ class _Follower:
             shutil.rmtree(folder)
             self._events.add(NOT_BETTER, request_class, now, **rates)
             return
-        for earlier in self._events.drafts(request_class):
+        for earlier in self._events.drafts(request_class)[:-1]:  # the last one stays until the engine has compared both
             if _FOLDER.fullmatch(earlier):
                 shutil.rmtree(self._args.output / earlier, ignore_errors=True)
-        self._events.add(TRAINED, request_class, now, draft=folder.name, sha256=record["sha256"], **rates)
+        answers = record["answers"] + record["held_out_answers"]
+        facts = {"since": since, "answers": answers, "draft": folder.name, "sha256": record["sha256"], **rates}
+        self._events.add(TRAINED, request_class, now, **facts)
 
-
-def _folder_name(drift: Event) -> str:
-    """The same after a restart, so that an interrupted training resumes."""
-    began = datetime.datetime.fromisoformat(drift["since"])
-    return f"{re.sub('[^a-z0-9]+', '-', drift['class'].lower())}-{began:%Y%m%dt%H%M%S}"
+    def _folder_name(self, event: Event) -> str:
+        """The same after a restart, so that an interrupted training resumes."""
+        began, number = datetime.datetime.fromisoformat(event["since"]), len(self._events.drafts(event["class"])) + 1
+        return f"{re.sub('[^a-z0-9]+', '-', event['class'].lower())}-{began:%Y%m%dt%H%M%S}-{number}"

@@ -145,6 +145,7 @@ def train_llama(
     command = [
         *(sys.executable, "-m", _MODULE, "--answers", "-", "--target", args.target, *start),
         *("--output", str(args.output), "--passes", str(args.passes), "--device", args.device),
+        *("--only", selection.request_class or ""),
     ]
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2))} if beside_serving else {}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, encoding="utf-8", env={**threads, **os.environ})

@@ -75,7 +75,7 @@ def _train(args: argparse.Namespace, stopped: _Stop) -> int:
     if not run.is_done:
         _say(f"interrupted: the same command goes on at step {run.trainer.step}; {args.output / WORK} has its state")
         return 130
-    after = run.finish(target=args.target, draft=started)
+    after = run.finish(target=args.target, draft=started, only=args.only)
     before_rate, after_rate = (one.rates()["tokens_per_step"] for one in (run.before, after))
     _say(
         f"tokens per step with {args.draft_tokens} draft tokens, on {len(answers.unseen)} held-out answers: "
@@ -167,6 +167,9 @@ def _parser() -> argparse.ArgumentParser:
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--draft", metavar="FOLDER", help="the draft to start from")
     start.add_argument("--new", metavar="LAYERSxHIDDEN", help="start a new draft, such as 1x192")
+    parser.add_argument(
+        "--only", default="", metavar="CLASS", help="the class of all these answers, for the draft's record"
+    )
     parser.add_argument("--passes", type=_positive, default=3.0, help="how often each answer is read (default: 3)")
     parser.add_argument("--draft-tokens", type=int, default=6, help="draft length of the reported tokens per step")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")

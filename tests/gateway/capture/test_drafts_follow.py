@@ -31,6 +31,7 @@ from tests.support.polling import eventually
 
 BEGAN_S = 1_790_000_000.0
 CLASS = "extraction/short"
+GOOD, BAD, WORSE = 4.0, 2.0, 1.3
 _TOKENIZER = Tokenizer.load(TARGET_DIR)
 
 
@@ -88,24 +89,23 @@ def test_a_new_class_is_compared_with_all_classes() -> None:
 
 
 class Store:
-    """A folder of captured answers, one second apart; `put` adds a file. Answers of 20 tokens or more in one step each
-    5 tokens are good, one token in each step is bad."""
+    """A folder of captured answers, one second apart; `put` adds a file of answers with `rate` tokens per step."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.count = folder, 0
 
-    def put(self, request_class: str, count: int, *, good: bool) -> None:
+    def put(self, request_class: str, count: int, *, rate: float) -> None:
         writer = Writer(CaptureStore.at(str(self.folder)), lambda report: None)
         writer.take(Configured(pair=PAIR, capture=Capture(share=1.0, redact=())))
         for _ in range(count):
-            writer.take(self._answer(request_class, good))
+            writer.take(self._answer(request_class, rate))
         writer.close()
 
-    def _answer(self, request_class: str, good: bool) -> Captured:
+    def _answer(self, request_class: str, rate: float) -> Captured:
         one = example(60_001, self.count, "train", {"status": 1.0})
         ids = (*_TOKENIZER.encode(one.answer), *_TOKENIZER.eos_ids)
         rng = random.Random(self.count)
-        steps = max(1, round(len(ids) / (4.0 if good else 1.3) * rng.uniform(0.9, 1.1)))
+        steps = max(1, round(len(ids) / rate * rng.uniform(0.9, 1.1)))
         self.count += 1
         return captured(
             one.answer,
@@ -117,7 +117,7 @@ class Store:
             output_tokens=len(ids),
             steps=steps,
             drafted=4 * steps,
-            accepted=round((2.5 if good else 0.3) * steps),
+            accepted=round((rate - 1.0) * steps),
         )
 
 
@@ -138,15 +138,16 @@ def _events(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.timeout(600)  # the trainings leave the processors to others
 def test_drift_is_told_once_and_a_draft_is_trained_where_allowed(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "trained"
-    store.put("summary/long", 250, good=True)
-    store.put(CLASS, 450, good=True)
+    store.put("summary/long", 250, rate=GOOD)
+    store.put(CLASS, 450, rate=GOOD)
     assert main(_follow(store, output, "--once")) == 0
     assert not (output / "events.jsonl").exists()
-    store.put(CLASS, 420, good=False)
+    store.put(CLASS, 420, rate=BAD)
     for _ in range(2):
         assert main(_follow(store, output, "--once")) == 0
     [drift] = _events(output)
@@ -170,25 +171,30 @@ def test_drift_is_told_once_and_a_draft_is_trained_where_allowed(
 
     # An engine with this folder of candidates serves it.
     settings = EngineSettings(target="embedded:target", draft="embedded:draft", draft_kind="model", device="cpu")
-    found: list[str] = []
-    CandidateWatch(output, load(settings)[1].load, lambda name, source: found.append(name)).look()
-    assert found == [f"{trained['draft']}-{trained['sha256'][:8]}"]
+    found: list[tuple[str, str]] = []
+    CandidateWatch(output, load(settings)[1].load, lambda name, source, only: found.append((name, only))).look()
+    assert found == [(f"{trained['draft']}-{trained['sha256'][:8]}", CLASS)]
 
-    # The next draft of the class takes the place of this one. One that is no better does not.
-    store.put(CLASS, 440, good=True)
-    store.put(CLASS, 420, good=False)
+    # With twice as many answers the training goes on from there.
+    assert main(_follow(store, output, "--once", *options, "200")) == 0
+    assert len(_events(output)) == 2
+    store.put(CLASS, 420, rate=BAD)
     assert main(_follow(store, output, "--once", *options, "200")) == 0
     again = _events(output)[-1]
+    assert json.loads((output / again["draft"] / "training.json").read_text())["draft"] == str(
+        output / trained["draft"]
+    )
     assert again["event"] == "trained"
-    assert [path.name for path in output.iterdir() if path.is_dir()] == [again["draft"]]
+    assert again["answers"] >= 2 * trained["answers"]
+    assert {path.name for path in output.iterdir() if path.is_dir()} == {trained["draft"], again["draft"]}
 
 
 def test_a_draft_that_is_no_better_is_no_candidate(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "trained"
-    store.put(CLASS, 420, good=True)
-    store.put(CLASS, 420, good=False)
+    store.put(CLASS, 420, rate=GOOD)
+    store.put(CLASS, 420, rate=BAD)
 
     def no_better(store: object, selection: object, options: Any, *, beside_serving: bool) -> None:
         options.output.mkdir()
@@ -201,10 +207,21 @@ def test_a_draft_that_is_no_better_is_no_candidate(
     assert [path for path in output.iterdir() if path.is_dir()] == []
 
 
+def test_answers_since_the_first_drift_count_for_a_training(store: Store, tmp_path: Path) -> None:
+    output = tmp_path / "trained"
+    for rate in (GOOD, BAD, WORSE):
+        store.put(CLASS, 440, rate=rate)
+    assert main(_follow(store, output, "--once")) == 0
+    first, second = _events(output)
+    assert (first["event"], second["event"]) == ("drift", "drift")
+    assert first["tokens_per_step"] > 1.3 * second["tokens_per_step"]
+    assert first["since"] == second["since"] < first["time"] < second["time"]
+
+
 def test_a_training_that_fails_is_told_and_not_repeated(store: Store, tmp_path: Path) -> None:
     output = tmp_path / "trained"
-    store.put(CLASS, 420, good=True)
-    store.put(CLASS, 420, good=False)
+    store.put(CLASS, 420, rate=GOOD)
+    store.put(CLASS, 420, rate=BAD)
     missing = _train("--draft", str(tmp_path / "missing"), "--answers", "200")
     for _ in range(2):
         assert main(_follow(store, output, "--once", *missing)) == 0
@@ -213,7 +230,7 @@ def test_a_training_that_fails_is_told_and_not_repeated(store: Store, tmp_path: 
 
 def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path) -> None:
     output, log = tmp_path / "trained", tmp_path / "log"
-    store.put(CLASS, 420, good=True)
+    store.put(CLASS, 420, rate=GOOD)
     [file] = store.folder.glob("*/date=*/*.parquet")
     file.with_name(f"{'0' * 32}-30d.parquet").write_bytes(b"damaged")
     command = [sys.executable, "-m", "slipstream_tools.cli", *_follow(store, output, "--interval", "1")]
@@ -223,7 +240,7 @@ def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path) -> None:
     (store.folder / "serving.acme").rename(store.folder / "moved")  # a store that is away for a while
     time.sleep(1.5)
     (store.folder / "moved").rename(store.folder / "serving.acme")
-    store.put(CLASS, 420, good=False)
+    store.put(CLASS, 420, rate=BAD)
     eventually(lambda: '"event": "drift"' in log.read_text(), "an event")
     process.send_signal(2)
     assert process.wait(30) == 130
@@ -257,7 +274,7 @@ def test_a_broken_line_of_events_is_left_out(store: Store, tmp_path: Path, capsy
     output = tmp_path / "trained"
     output.mkdir()
     (output / "events.jsonl").write_text('{"event": "drift"}\n[]\nx\n')
-    store.put("summary/long", 10, good=True)
+    store.put("summary/long", 10, rate=GOOD)
     assert main(_follow(store, output, "--once")) == 0
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(" ")[0].rpartition(":")[2] for line in said] == ["1", "2", "3"]
