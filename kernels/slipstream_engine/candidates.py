@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,10 +25,14 @@ from slipstream_engine.errors import CheckpointError, DraftMismatchError
 logger = logging.getLogger(__name__)
 
 LOOK_S = 5.0
+RETRY_S, CLOSE_S = 60.0, 5.0
+GONE_LOOKS = 3
+"""Looks in a row without a draft, after which it is gone: a folder on a network may be away for a moment."""
 MOST = 7
 """Candidates of an engine at a time: each has weights and a cache of its own."""
 _RECORD, _WORK, _WEIGHTS = "training.json", ".training", "model.safetensors"
 _DIGITS = 8
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 Changed = Callable[[str, DraftSource | None, str], None]
 
 
@@ -53,8 +60,10 @@ class CandidateWatch:
     def __init__(self, folder: Path, load: Callable[[str], DraftSource | None], changed: Changed) -> None:
         self._folder, self._load, self._changed = folder, load, changed
         self._served: set[str] = set()
-        self._known: set[str] = set()  # served, or left out
-        self._waiting: set[str] = set()
+        self._known: set[str] = set()  # served, or left out for good
+        self._said: set[str] = set()
+        self._missed: Counter[str] = Counter()
+        self._retry_s: dict[str, float] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slipstream-candidates", daemon=True)
 
@@ -64,31 +73,46 @@ class CandidateWatch:
     def close(self) -> None:
         self._closing.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_S)
 
     def look(self) -> None:
         """Take in what has changed in the folder."""
         found = {candidate.name: candidate for candidate in _finished(self._folder)}
-        for name in self._served - found.keys():
+        self._missed = Counter({name: self._missed[name] + 1 for name in self._known - found.keys()})
+        for name in [name for name, looks in self._missed.items() if looks >= GONE_LOOKS]:
+            self._forget(name)
+        for name in reversed([name for name in found if name not in self._known]):
+            if len(self._served) >= MOST:
+                self._say(name, f"waits: there are {MOST} already")
+            elif time.monotonic() >= self._retry_s.get(name, 0.0):
+                self._take(name, found[name])
+
+    def _forget(self, name: str) -> None:
+        self._known.discard(name)
+        self._said.discard(name)
+        if name in self._served:
             self._served.discard(name)
             self._changed(name, None, "")
             logger.info("candidate %s is gone: no more requests have it", name)
-        self._known &= found.keys()
-        for name in reversed([name for name in found if name not in self._known]):
-            if len(self._served) < MOST:
-                self._take(name, found[name])
-                self._known.add(name)
-            elif name not in self._waiting:
-                logger.warning("candidate %s waits: there are %d already", name, MOST)
-                self._waiting.add(name)
+
+    def _say(self, name: str, what: str) -> None:
+        if name not in self._said:
+            logger.warning("candidate %s %s", name, what)
+            self._said.add(name)
 
     def _take(self, name: str, candidate: Candidate) -> None:
         try:
             _check_bytes(candidate)
             source = self._load(str(candidate.folder))
-        except (CheckpointError, DraftMismatchError, OSError, RuntimeError) as exc:  # PyTorch: RuntimeError
-            logger.warning("candidate %s is left out: %s", name, " ".join(str(exc).split()))
+        except (CheckpointError, DraftMismatchError) as exc:
+            self._known.add(name)
+            self._say(name, f"is left out: {' '.join(str(exc).split())}")
             return
+        except (OSError, RuntimeError) as exc:  # PyTorch raises RuntimeError where memory fails
+            self._retry_s[name] = time.monotonic() + RETRY_S
+            self._say(name, f"cannot be loaded now: {' '.join(str(exc).split())}")
+            return
+        self._known.add(name)
         if source is not None:
             self._served.add(name)
             self._changed(name, source, candidate.only)
@@ -105,13 +129,16 @@ class CandidateWatch:
 
 def _finished(folder: Path) -> Iterator[Candidate]:
     """The finished drafts of `folder`, the oldest first. A missing folder has none."""
-    records = [path for path in folder.glob(f"*/{_RECORD}") if not (path.parent / _WORK).exists()]
-    for path in sorted(records, key=lambda path: path.stat().st_mtime):
+    found = []
+    for path in folder.glob(f"*/{_RECORD}"):
+        if not _FOLDER.fullmatch(path.parent.name) or (path.parent / _WORK).exists():
+            continue  # among them those that are not yet judged, whose names begin with a dot
         try:
             record = msgspec.json.decode(path.read_bytes(), type=_Record)
-            yield Candidate(path.parent, record.sha256, record.only)
+            found.append((path.stat().st_mtime, Candidate(path.parent, record.sha256, record.only)))
         except (OSError, msgspec.DecodeError) as exc:
             logger.debug("%s: %s", path, exc)
+    return (candidate for _, candidate in sorted(found))
 
 
 def _check_bytes(candidate: Candidate) -> None:

@@ -52,7 +52,7 @@ class EngineService:
         """
         engine, loader = load(settings)
         service = cls(engine)
-        if settings.candidates is not None:
+        if settings.candidates is not None and engine.draft_names:
             service.watch(CandidateWatch(Path(settings.candidates), loader.load, service.change_draft))
         service.begin()
         return service
@@ -155,11 +155,11 @@ class EngineService:
 
     def close(self) -> None:
         """Stop the thread. Running requests end as cancelled."""
-        if self._candidates is not None:
-            self._candidates.close()
         with self._wake:
             self._closing = True
             self._wake.notify()
+        if self._candidates is not None:
+            self._candidates.close()
         if self._thread.ident is not None:  # begun
             self._thread.join()
 

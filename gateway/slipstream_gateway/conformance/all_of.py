@@ -15,6 +15,8 @@ async def all_of(calls: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
     `asyncio.gather` would raise a call's error in place of a cancellation of its own caller, if both come at the same
     time: a check would not end where it was to end.
     """
+    if not calls:
+        return []
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -7,7 +7,7 @@ piece has arrived, so that any earlier failure can still be retried elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -224,7 +224,7 @@ class DraftStanding(msgspec.Struct, frozen=True):
 
     group: str
     draft: str
-    state: Literal["promoted", "undecided", "taken_back"]
+    state: str
     answers: int
     seconds_per_token: float | None
 

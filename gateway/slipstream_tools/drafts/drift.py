@@ -16,6 +16,8 @@ WINDOW = 200
 """Answers that are compared with those before them."""
 ESTABLISHED = 5 * WINDOW
 """Answers of a pair, after which a class that was not among them is new traffic."""
+_NEW_SHARE = 0.1  # of the pair's answers, below which a class is rare rather than new
+_ENOUGH = 0.9 * WINDOW  # weight of a history to compare with: that of a window has faded by some answers
 _LEAST_LOSS = 1.1  # ratio of tokens per step
 _SURE = 5.0  # standard errors: looks are many
 _KEPT = 1.0 - 1.0 / 5000.0  # of the history, after each answer
@@ -75,16 +77,16 @@ class DriftDetector:
         self._all = _History()
         self._histories: dict[str, _History] = {}
         self._recent: dict[str, deque[Answer]] = {}
-        self._new: set[str] = set()
+        self._new: dict[str, int] = {}  # new classes, and the pair's answers before their first one
         self._suspected: dict[str, _History] = {}
         self._count = 0
 
     def add(self, request_class: str, answer: Answer) -> Drift | None:
         """The drift that this answer completes: two windows in a row are worse than what was before. New traffic, of a
-        class that was not among the first `ESTABLISHED` answers, is compared with all classes together until it has a
-        history."""
+        class that was not among the first `ESTABLISHED` answers and is not rare, is compared with all classes together
+        until it has a history."""
         if request_class not in self._recent and self._count >= ESTABLISHED:
-            self._new.add(request_class)
+            self._new[request_class] = self._count
         self._count += 1
         recent = self._recent.setdefault(request_class, deque())
         judged_until = self._known.get(request_class)
@@ -98,6 +100,11 @@ class DriftDetector:
             self._histories.setdefault(request_class, _History()).add(oldest)
         if len(recent) < WINDOW or request_class in self._known:
             return None
+        if (
+            request_class not in self._suspected
+            and (self._count - self._new.get(request_class, 0)) > WINDOW / _NEW_SHARE
+        ):
+            self._new.pop(request_class, None)
         drift = self._compared(request_class, recent)
         if drift is None:
             self._suspected.pop(request_class, None)
@@ -112,17 +119,18 @@ class DriftDetector:
 
     def _begin(self, request_class: str) -> None:
         """The last answers are the history of what follows."""
+        self._new.pop(request_class, None)
         recent = self._recent[request_class]
         self._histories[request_class] = _history_of(recent)
         recent.clear()
 
     def _reference(self, request_class: str) -> _History:
         history = self._histories.get(request_class, _NONE)
-        return self._all if history.weight < WINDOW and request_class in self._new else history
+        return self._all if history.weight < _ENOUGH and request_class in self._new else history
 
     def _compared(self, request_class: str, recent: deque[Answer]) -> Drift | None:
         history = self._suspected.get(request_class) or self._reference(request_class)
-        if history.weight < WINDOW:
+        if history.weight < _ENOUGH:
             return None
         now = _history_of(recent)
         loss, error = history.mean - now.mean, math.sqrt(history.error + now.error)

@@ -1,64 +1,90 @@
-"""The events of `slipstream drafts follow`: lines of JSON, from which a later run goes on."""
+"""The events of `slipstream drafts follow`: lines of JSON in a folder, from which a later run goes on."""
 
 from __future__ import annotations
 
-import datetime
-import json
+import fcntl
+import os
 import sys
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TextIO
 
+import msgspec
 from slipstream_core.errors import CommandError
 
 DRIFT, TRAINED, NOT_BETTER, NOT_TRAINED = "drift", "trained", "not_better", "not_trained"
-FILE = "events.jsonl"
-Event = dict[str, Any]
+FILE, _LOCK = "events.jsonl", ".lock"
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What happened to a class of a pair. `time`: that of the last answer that was judged. `since`: that of the first
+    answer to train on. `answers` are those since then. `draft` is the trained draft, or the one to start from, by its
+    folder's name."""
+
+    event: str
+    pair: str
+    request_class: str = msgspec.field(name="class")
+    time: Time
+    since: Time
+    answers: int = 0
+    draft: Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9-]*\Z")] = ""
+    sha256: str = ""
+    reason: str = ""
+    tokens_per_step: float | None = None
+    before: float | None = None
 
 
 class Events:
-    """The file `events.jsonl` of a folder. Each event has `event`, `class`, and `time`: that of the answer with which
-    the class's next events begin."""
+    """The file `events.jsonl` of `folder`. Raises `CommandError` if it has events of another pair: its drafts are
+    others."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pair: str) -> None:
         self._path = folder / FILE
-        self._found = self._read()
+        self._found = list(self._read())
+        if others := sorted({event.pair for event in self._found} - {pair}):
+            raise CommandError(f"{folder} is of the pair {others[0]}: give each pair a folder of its own.")
 
-    def add(self, event: str, request_class: str, time: datetime.datetime, **fields: Any) -> None:
-        line = {"event": event, "class": request_class, "time": time.isoformat(), **fields}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        print(json.dumps(line), flush=True)
-        self._found.append(line)
+    def add(self, event: Event) -> None:
+        """Write `event`, and print it."""
+        line = msgspec.json.encode(event)
+        with self._path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                file.write(b"" if file.read(1) == b"\n" else b"\n")  # after a line that was not written whole
+            file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        print(line.decode(), flush=True)
+        self._found.append(event)
 
     def last(self) -> dict[str, Event]:
         """The last event of each class."""
-        return {event["class"]: event for event in self._found}
-
-    def known(self) -> dict[str, datetime.datetime]:
-        """Until when each class's answers have been judged."""
-        return {name: datetime.datetime.fromisoformat(event["time"]) for name, event in self.last().items()}
+        return {event.request_class: event for event in self._found}
 
     def drafts(self, request_class: str) -> list[str]:
         """The folders of the class's trained drafts, the oldest first."""
-        return [event["draft"] for event in self._found if (event["event"], event["class"]) == (TRAINED, request_class)]
+        return [each.draft for each in self._found if (each.event, each.request_class) == (TRAINED, request_class)]
 
-    def _read(self) -> list[Event]:
-        if not self._path.exists():
-            return []
-        found: list[Event] = []
-        for number, line in enumerate(self._path.read_text(encoding="utf-8").splitlines(), 1):
+    def _read(self) -> Iterator[Event]:
+        lines = self._path.read_bytes().splitlines() if self._path.exists() else []
+        for number, line in enumerate(lines, 1):
             try:
-                event = json.loads(line)
-                datetime.datetime.fromisoformat(event["time"])
-                found.append({"draft": "", **event, "event": str(event["event"]), "class": str(event["class"])})
-            except (ValueError, KeyError, TypeError) as exc:
-                print(f"{self._path}:{number} is left out: {exc!r}", file=sys.stderr)
-        return found
+                yield msgspec.json.decode(line, type=Event)
+            except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+                print(f"{self._path}:{number} is left out: {exc}", file=sys.stderr)
 
 
-def make_folder(folder: Path) -> None:
-    """Raises `CommandError` if it cannot be there."""
+def locked(folder: Path) -> TextIO:
+    """The lock of `folder`, for this process alone until it is closed. Raises `CommandError` if the folder cannot be
+    made, or another process has it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CommandError(f"another process follows the traffic in {folder}.") from None
     except OSError as exc:
         raise CommandError(f"{folder}: {exc.strerror or exc}") from exc
+    return lock

@@ -5,26 +5,28 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
-import json
+import math
 import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from slipstream_core.errors import CommandError
-from slipstream_gateway.capture.store import CaptureStore
+from slipstream_gateway.capture.store import CaptureStore, StoredFile
 
 from slipstream_tools.drafts import training
 from slipstream_tools.drafts.drift import Answer, Drift, DriftDetector
-from slipstream_tools.drafts.events import DRIFT, NOT_BETTER, NOT_TRAINED, TRAINED, Event, Events, make_folder
+from slipstream_tools.drafts.events import DRIFT, NOT_BETTER, NOT_TRAINED, TRAINED, Event, Events, locked
 from slipstream_tools.drafts.record import user
 from slipstream_tools.drafts.selection import Selection
 
 _COLUMNS = ("request_class", "time", "arm", "output_tokens", "drafted", "accepted", "steps")
-_SPECULATIVE = "speculative"
+_SPECULATIVE, _RECORD = "speculative", "training.json"
 _FOLDER = re.compile(r"[a-z0-9-]+-\d{8}t\d{6}-\d+")
 _LATE = datetime.timedelta(minutes=10)
 """Files of several gateways come in any order; rows older than this are of a file that `forget` has written anew."""
@@ -63,27 +65,29 @@ def check_options(args: argparse.Namespace) -> None:
 
 def follow(store: CaptureStore, args: argparse.Namespace) -> None:
     """Look at the store until the process is stopped. An unreachable store is looked at again."""
-    make_folder(args.output)
-    follower = _Follower(store, args)
-    while True:
-        try:
-            follower.look()
-        except OSError as exc:
+    with locked(args.output):
+        follower = _Follower(store, args)
+        while True:
+            try:
+                follower.look()
+            except OSError as exc:
+                if args.once:
+                    raise
+                print(f"{args.store}: {exc.strerror or exc}", file=sys.stderr, flush=True)
             if args.once:
-                raise
-            print(f"{args.store}: {exc.strerror or exc}", file=sys.stderr)
-        if args.once:
-            return
-        time.sleep(args.interval)
+                return
+            time.sleep(args.interval)
 
 
 class _Follower:
     def __init__(self, store: CaptureStore, args: argparse.Namespace) -> None:
         self._store, self._args = store, args
-        self._events = Events(args.output)
-        self._detector = DriftDetector(self._events.known())
+        self._events = Events(args.output, args.pair)
+        self._detector = DriftDetector({name: event.time for name, event in self._events.last().items()})
         self._read: set[str] = set()
+        self._unread: set[str] = set()
         self._latest: datetime.datetime | None = None
+        self._counts: dict[tuple[str, str, datetime.datetime], int] = {}
 
     def look(self) -> None:
         """Judge the new answers, and train what is due."""
@@ -95,15 +99,23 @@ class _Follower:
             if drift is not None:
                 self._tell(drift)
         if self._args.train:
-            for event in [event for event in self._events.last().values() if event["event"] in (DRIFT, TRAINED)]:
+            for event in self._events.last().values():
                 self._train_if_due(event)
 
     def _tell(self, drift: Drift) -> None:
         """A class that becomes worse again before its training is trained on all answers since the first time."""
         last = self._events.last().get(drift.request_class)
-        since = last["since"] if last is not None and last["event"] == DRIFT else drift.since.isoformat()
-        rates = {"tokens_per_step": round(drift.after, 2), "before": round(drift.before, 2)}
-        self._events.add(DRIFT, drift.request_class, drift.time, since=since, **rates)
+        self._events.add(
+            Event(
+                event=DRIFT,
+                pair=self._args.pair,
+                request_class=drift.request_class,
+                time=drift.time,
+                since=last.since if last is not None and last.event in (DRIFT, NOT_TRAINED) else drift.since,
+                tokens_per_step=round(drift.after, 2),
+                before=round(drift.before, 2),
+            )
+        )
 
     def _new_rows(self) -> Iterator[dict[str, Any]]:
         """The rows that came since the last look, day after day, each by their times."""
@@ -113,53 +125,118 @@ class _Follower:
         for date, of_day in itertools.groupby(files, key=lambda file: file.date):
             rows: list[dict[str, Any]] = []
             for file in of_day if selected.since is None or date >= selected.since else ():
-                try:
-                    rows += selected.of_file(self._store, file, _COLUMNS).to_pylist()
-                    self._read.add(file.path)
-                except OSError as exc:  # a damaged file, or one that is gone by now, does not hide the others
-                    print(f"{file.path}: {exc.strerror or exc}", file=sys.stderr)
-            rows = sorted((row for row in rows if oldest is None or row["time"] > oldest), key=lambda row: row["time"])
+                found = self._rows_of(selected, file)
+                is_late = file.path in self._unread
+                rows += [row for row in found if is_late or oldest is None or row["time"] > oldest]
+            rows.sort(key=lambda row: row["time"])
             if rows:
                 self._latest = rows[-1]["time"] if self._latest is None else max(self._latest, rows[-1]["time"])
             yield from rows
 
-    def _train_if_due(self, event: Event) -> None:
-        """After a drift, train when there are enough answers; after a training, when there are twice as many."""
-        since = datetime.datetime.fromisoformat(event["since"])
-        selection = Selection(self._args.pair, event["class"], since.date(), since)
-        tables = selection.tables(self._store, ("request_class", "time", "token_ids"))
-        count = sum(table.num_rows - table.column("token_ids").null_count for table in tables)
-        start = {} if event["event"] == DRIFT else {"draft": str(self._args.output / event["draft"]), "new": None}
-        needed = self._args.answers if event["event"] == DRIFT else 2 * event["answers"]
-        if count >= needed and ("draft" not in start or Path(start["draft"] or "").is_dir()):
-            self._train(event, selection, {**start, "output": self._args.output / self._folder_name(event)})
-
-    def _train(self, event: Event, selection: Selection, changes: Mapping[str, Any]) -> None:
-        request_class, since, folder = event["class"], event["since"], changes["output"]
-        now = self._latest or datetime.datetime.now(datetime.UTC)
-        chosen = {"pair": selection.pair, "request_class": request_class, "since": since}
-        self._store.note("train", user=user(), output=str(folder), **chosen)
-        options = argparse.Namespace(**{**vars(self._args), **changes})
+    def _rows_of(self, selected: Selection, file: StoredFile) -> list[dict[str, Any]]:
+        """The rows of a file; none if it cannot be read now. A damaged file does not hide the others."""
         try:
-            training.check_one_target(self._store, selection, options)
-            training.train_llama(self._store, selection, options, beside_serving=True)
-        except CommandError as exc:
-            self._events.add(NOT_TRAINED, request_class, now, reason=str(exc))
+            rows: list[dict[str, Any]] = selected.of_file(self._store, file, _COLUMNS).to_pylist()
+        except OSError as exc:
+            if file.path not in self._unread:
+                print(f"{file.path}: {exc.strerror or exc}", file=sys.stderr, flush=True)
+            self._unread.add(file.path)
+            return []
+        self._read.add(file.path)
+        return rows
+
+    def _train_if_due(self, event: Event) -> None:
+        """After a drift, train when there are enough answers; after a training, when there are twice as many; after one
+        that failed, when there are a tenth more."""
+        needed = {DRIFT: self._args.answers, TRAINED: 2 * event.answers, NOT_TRAINED: math.ceil(1.1 * event.answers)}
+        count = self._count(event) if event.event in needed else 0
+        if not count or count < needed[event.event]:
             return
-        record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-        rates = {name: record[name] for name in ("tokens_per_step", "tokens_per_step_before")}
-        if rates["tokens_per_step"] <= rates["tokens_per_step_before"]:
-            shutil.rmtree(folder)
-            self._events.add(NOT_BETTER, request_class, now, **rates)
-            return
-        for earlier in self._events.drafts(request_class)[:-1]:  # the last one stays until the engine has compared both
+        start = self._args.output / event.draft
+        if not event.draft:
+            self._train(event, count, {})
+        elif start.is_dir():  # else a person has taken it away
+            self._train(event, count, {"draft": str(start), "new": None})
+
+    def _selection(self, event: Event) -> Selection:
+        return Selection(self._args.pair, event.request_class, event.since.date(), event.since)
+
+    def _count(self, event: Event) -> int:
+        """The answers of the class with token ids since the drift. Files do not change: each is read once."""
+        selection, total = self._selection(event), 0
+        for file in self._store.files(self._args.pair):
+            key = (file.path, event.request_class, event.since)
+            if file.date >= event.since.date() and key not in self._counts:
+                ids = selection.of_file(self._store, file, ("request_class", "time", "token_ids")).column("token_ids")
+                self._counts[key] = len(ids) - ids.null_count
+            total += self._counts.get(key, 0)
+        return total
+
+    def _train(self, event: Event, count: int, start: Mapping[str, Any]) -> None:
+        """Train in a folder whose name begins with a dot, which engines do not look at. A draft that an earlier run has
+        trained, and not judged, is judged."""
+        name = self._folder_name(event)
+        folder, work = self._args.output / name, self._args.output / f".{name}"
+        selection = self._selection(event)
+        told = partial(
+            Event,
+            pair=event.pair,
+            request_class=event.request_class,
+            time=max(self._latest or event.time, event.time),
+            since=event.since,
+            answers=count,
+        )
+        if not folder.is_dir() and not ((work / _RECORD).exists() and not (work / ".training").exists()):
+            chosen = {"pair": event.pair, "request_class": event.request_class, "since": event.since.isoformat()}
+            self._store.note("train", user=user(), output=str(folder), **chosen)
+            options = argparse.Namespace(**{**vars(self._args), **start, "output": work})
+            try:
+                training.check_one_target(self._store, selection, options)
+                training.train_llama(self._store, selection, options, beside_serving=True)
+            except CommandError as exc:
+                self._events.add(told(event=NOT_TRAINED, draft=event.draft, reason=str(exc)))
+                return
+        if not folder.is_dir():
+            work.replace(folder) if _is_better(work) else self._reject(work, told)
+        if folder.is_dir():
+            self._accept(folder, told)
+
+    def _reject(self, work: Path, told: Callable[..., Event]) -> None:
+        record = _record(work)
+        shutil.rmtree(work)
+        self._events.add(told(event=NOT_BETTER, tokens_per_step=record.tokens_per_step, before=record.before))
+
+    def _accept(self, folder: Path, told: Callable[..., Event]) -> None:
+        """The last draft of the class stays until the engine has compared both."""
+        record = _record(folder)
+        rates = {"tokens_per_step": record.tokens_per_step, "before": record.before}
+        event = told(event=TRAINED, draft=folder.name, sha256=record.sha256, **rates)
+        for earlier in self._events.drafts(event.request_class)[:-1]:
             if _FOLDER.fullmatch(earlier):
                 shutil.rmtree(self._args.output / earlier, ignore_errors=True)
-        answers = record["answers"] + record["held_out_answers"]
-        facts = {"since": since, "answers": answers, "draft": folder.name, "sha256": record["sha256"], **rates}
-        self._events.add(TRAINED, request_class, now, **facts)
+        self._events.add(event)
 
     def _folder_name(self, event: Event) -> str:
         """The same after a restart, so that an interrupted training resumes."""
-        began, number = datetime.datetime.fromisoformat(event["since"]), len(self._events.drafts(event["class"])) + 1
-        return f"{re.sub('[^a-z0-9]+', '-', event['class'].lower())}-{began:%Y%m%dt%H%M%S}-{number}"
+        slug, number = (
+            re.sub("[^a-z0-9]+", "-", event.request_class.lower()),
+            len(self._events.drafts(event.request_class)),
+        )
+        return f"{slug}-{event.since:%Y%m%dt%H%M%S}-{number + 1}"
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """What a training says of its draft; `before`: of the draft that it started from."""
+
+    sha256: str
+    tokens_per_step: float
+    before: float = msgspec.field(name="tokens_per_step_before")
+
+
+def _record(folder: Path) -> _Record:
+    return msgspec.json.decode((folder / _RECORD).read_bytes(), type=_Record)
+
+
+def _is_better(folder: Path) -> bool:
+    record = _record(folder)
+    return record.tokens_per_step > record.before

@@ -151,7 +151,14 @@ def train_llama(
     process = subprocess.Popen(command, stdin=subprocess.PIPE, encoding="utf-8", env={**threads, **os.environ})
     if beside_serving:
         os.setpriority(os.PRIO_PROCESS, process.pid, _LOW)
-    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # it keeps its state, as after Ctrl-C
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+        process.terminate()  # it keeps its state, as after Ctrl-C
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as pipe:  # the process says why it reads no further
@@ -166,7 +173,7 @@ def train_llama(
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-    if status == _INTERRUPTED:
+    if stopped or status in (_INTERRUPTED, -signal.SIGTERM, -signal.SIGINT):  # a signal before it was prepared for one
         raise KeyboardInterrupt
     if status:
         raise CommandError("no draft was trained.", exit_code=status)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -79,11 +79,21 @@ def test_shorter_drafts_under_load_are_no_drift() -> None:
     assert judged(answers) == []
 
 
+def test_a_rare_class_is_not_new_traffic() -> None:
+    rng = random.Random(5)
+    classes = ["a" if number < ESTABLISHED or rng.random() < 0.95 else "rare" for number in range(20_000)]
+    rates = {"a": 3.0, "rare": 1.5}
+    assert (
+        judged((name, answer(number, rng, rates[name], 0.2 * rates[name])) for number, name in enumerate(classes)) == []
+    )
+
+
 def test_a_new_class_is_compared_with_all_classes() -> None:
     rng = random.Random(4)
     answers = [("a", answer(number, rng, 3.0)) for number in range(ESTABLISHED)]
     answers += [("new", answer(number, rng, 1.5, 0.3)) for number in range(ESTABLISHED, ESTABLISHED + 2 * WINDOW)]
-    [drift] = judged(answers)
+    answers += [("new", answer(number, rng, 1.5, 0.3)) for number in range(ESTABLISHED + 2 * WINDOW, 5000)]
+    [drift] = judged(answers)  # what it always was is no drift
     assert (drift.request_class, drift.since.timestamp() - BEGAN_S) == ("new", ESTABLISHED + WINDOW)
     assert judged(answers[1:]) == []  # too little is known to call it new
 
@@ -138,7 +148,7 @@ def _events(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.timeout(600)  # the trainings leave the processors to others
+@pytest.mark.timeout(900)  # the trainings leave the processors to others
 def test_drift_is_told_once_and_a_draft_is_trained_where_allowed(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,7 +163,7 @@ def test_drift_is_told_once_and_a_draft_is_trained_where_allowed(
     [drift] = _events(output)
     assert (drift["event"], drift["class"]) == ("drift", CLASS)
     assert drift["tokens_per_step"] < 0.7 * drift["before"]
-    assert capsys.readouterr().out == json.dumps(drift) + "\n"
+    assert json.loads(capsys.readouterr().out) == drift
 
     # Answers from before the drift are no reason to train, and are not trained on.
     options = _train("--draft", "embedded:draft", "--passes", "2", "--answers")
@@ -162,7 +172,7 @@ def test_drift_is_told_once_and_a_draft_is_trained_where_allowed(
     assert main(_follow(store, output, "--once", *options, "200")) == 0
     trained = _events(output)[1]
     assert (trained["event"], trained["class"]) == ("trained", CLASS)
-    assert trained["tokens_per_step"] > trained["tokens_per_step_before"]
+    assert trained["tokens_per_step"] > trained["before"]
     record = json.loads((output / trained["draft"] / "training.json").read_text())
     assert record["sha256"] == trained["sha256"]
     assert 380 <= record["answers"] + record["held_out_answers"] <= 410
@@ -187,6 +197,13 @@ def test_drift_is_told_once_and_a_draft_is_trained_where_allowed(
     assert again["event"] == "trained"
     assert again["answers"] >= 2 * trained["answers"]
     assert {path.name for path in output.iterdir() if path.is_dir()} == {trained["draft"], again["draft"]}
+
+    # A run that ended before it wrote the event is made up for, without a training.
+    lines = (output / "events.jsonl").read_text().splitlines(keepends=True)
+    (output / "events.jsonl").write_text("".join(lines[:-1]) + lines[-1][:20])
+    assert main(_follow(store, output, "--once", *options, "200")) == 0
+    assert {**json.loads((output / "events.jsonl").read_text().splitlines()[-1]), "time": 0} == {**again, "time": 0}
+    assert len(list((store.folder / "audit").iterdir())) == 2
 
 
 def test_a_draft_that_is_no_better_is_no_candidate(
@@ -226,6 +243,9 @@ def test_a_training_that_fails_is_told_and_not_repeated(store: Store, tmp_path: 
     for _ in range(2):
         assert main(_follow(store, output, "--once", *missing)) == 0
     assert [event["event"] for event in _events(output)] == ["drift", "not_trained"]
+    store.put(CLASS, 100, rate=BAD)  # the cause may be gone by now
+    assert main(_follow(store, output, "--once", *missing)) == 0
+    assert [event["event"] for event in _events(output)] == ["drift", "not_trained", "not_trained"]
 
 
 def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path) -> None:
@@ -234,18 +254,51 @@ def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path) -> None:
     [file] = store.folder.glob("*/date=*/*.parquet")
     file.with_name(f"{'0' * 32}-30d.parquet").write_bytes(b"damaged")
     command = [sys.executable, "-m", "slipstream_tools.cli", *_follow(store, output, "--interval", "1")]
-    with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file)
-    time.sleep(2)
-    (store.folder / "serving.acme").rename(store.folder / "moved")  # a store that is away for a while
-    time.sleep(1.5)
-    (store.folder / "moved").rename(store.folder / "serving.acme")
+    with log.open("w") as written:
+        process = subprocess.Popen(command, stdout=written, stderr=written)
+    eventually(lambda: "-30d.parquet is not a Parquet file" in log.read_text(), "the damaged file")
+    pairs = store.folder / "serving.acme"
+    pairs.rename(store.folder / "moved")
+    pairs.write_text("no folder")  # a store that cannot be read for a while
+    eventually(lambda: f"{store.folder}: " in log.read_text(), "the store's error")
+    pairs.unlink()
+    (store.folder / "moved").rename(pairs)
     store.put(CLASS, 420, rate=BAD)
-    eventually(lambda: '"event": "drift"' in log.read_text(), "an event")
-    process.send_signal(2)
+    eventually(lambda: '"event":"drift"' in log.read_text(), "an event")
+    again = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (again.returncode, again.stderr) == (
+        1,
+        f"slipstream: error: another process follows the traffic in {output}.\n",
+    )
+    process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
-    assert "-30d.parquet is not a Parquet file" in log.read_text()
+    assert log.read_text().count("is not a Parquet file") == 1
     assert "Traceback" not in log.read_text()
+
+
+def test_a_training_that_is_stopped_goes_on(store: Store, tmp_path: Path) -> None:
+    output, log = tmp_path / "trained", tmp_path / "log"
+    store.put(CLASS, 420, rate=GOOD)
+    store.put(CLASS, 420, rate=BAD)
+    options = _follow(store, output, "--once", *_train("--new", "1x64", "--answers", "200", "--passes", "2"))
+    for waits in ("answers written", "held out"):  # before the training can keep its state, and after
+        with log.open("w") as written:
+            process = subprocess.Popen([sys.executable, "-m", "slipstream_tools.cli", *options], stderr=written)
+        eventually(lambda waits=waits: waits in log.read_text(), waits, within_s=120)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 130
+        assert [event["event"] for event in _events(output)] == ["drift"]
+    assert main(options) == 0
+    assert [event["event"] for event in _events(output)] == ["drift", "trained"]
+
+
+def test_a_folder_is_for_one_pair(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "trained"
+    store.put(CLASS, 420, rate=GOOD)
+    store.put(CLASS, 420, rate=BAD)
+    assert main(_follow(store, output, "--once")) == 0
+    assert main([*_follow(store, output, "--once"), "--pair", "serving/other"]) == 1
+    assert f"{output} is of the pair {PAIR}: give each pair a folder of its own." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -273,11 +326,15 @@ def test_wrong_options_have_one_message(
 def test_a_broken_line_of_events_is_left_out(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "trained"
     output.mkdir()
-    (output / "events.jsonl").write_text('{"event": "drift"}\n[]\nx\n')
+    midnight = "2026-11-27T00:00:00"
+    naive = {"event": "drift", "pair": PAIR, "class": CLASS, "time": midnight, "since": midnight}
+    outside = {**naive, "time": f"{midnight}Z", "since": f"{midnight}Z", "draft": "../x"}
+    broken = [b'{"event": "drift"}', b"[]", b"x", b"\xff", json.dumps(naive).encode(), json.dumps(outside).encode()]
+    (output / "events.jsonl").write_bytes(b"\n".join(broken))
     store.put("summary/long", 10, rate=GOOD)
     assert main(_follow(store, output, "--once")) == 0
     said = capsys.readouterr().err.splitlines()
-    assert [line.partition(" ")[0].rpartition(":")[2] for line in said] == ["1", "2", "3"]
+    assert [line.partition(" ")[0].rpartition(":")[2] for line in said] == [str(n) for n in range(1, 7)]
 
 
 def test_a_folder_that_cannot_be_made_is_named(

@@ -32,6 +32,7 @@ async def test_results_are_in_the_order_of_the_calls() -> None:
         return number
 
     assert await all_of([value(number) for number in range(3)]) == [0, 1, 2]
+    assert await all_of([]) == []
 
 
 async def test_the_first_error_ends_the_other_calls() -> None:
