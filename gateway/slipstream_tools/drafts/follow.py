@@ -162,11 +162,12 @@ class _Follower:
         return Selection(self._args.pair, event.request_class, event.since.date(), event.since)
 
     def _count(self, event: Event) -> int:
-        """The answers of the class with token ids since the drift. Files do not change: each is read once."""
+        """The answers of the class with token ids since the drift. Files do not change: each is read once, if it could
+        be read before."""
         selection, total = self._selection(event), 0
         for file in self._store.files(self._args.pair):
             key = (file.path, event.request_class, event.since)
-            if file.date >= event.since.date() and key not in self._counts:
+            if file.date >= event.since.date() and file.path in self._read and key not in self._counts:
                 ids = selection.of_file(self._store, file, ("request_class", "time", "token_ids")).column("token_ids")
                 self._counts[key] = len(ids) - ids.null_count
             total += self._counts.get(key, 0)
@@ -186,20 +187,22 @@ class _Follower:
             since=event.since,
             answers=count,
         )
-        if not folder.is_dir() and not ((work / _RECORD).exists() and not (work / ".training").exists()):
+        if not folder.is_dir() and not _is_finished(work):
             chosen = {"pair": event.pair, "request_class": event.request_class, "since": event.since.isoformat()}
             self._store.note("train", user=user(), output=str(folder), **chosen)
             options = argparse.Namespace(**{**vars(self._args), **start, "output": work})
             try:
                 training.check_one_target(self._store, selection, options)
                 training.train_llama(self._store, selection, options, beside_serving=True)
-            except CommandError as exc:
+            except (CommandError, OSError) as exc:
                 self._events.add(told(event=NOT_TRAINED, draft=event.draft, reason=str(exc)))
                 return
-        if not folder.is_dir():
-            work.replace(folder) if _is_better(work) else self._reject(work, told)
         if folder.is_dir():
             self._accept(folder, told)
+        elif _is_better(work):
+            self._accept(work.replace(folder), told)
+        else:
+            self._reject(work, told)
 
     def _reject(self, work: Path, told: Callable[..., Event]) -> None:
         record = _record(work)
@@ -218,11 +221,9 @@ class _Follower:
 
     def _folder_name(self, event: Event) -> str:
         """The same after a restart, so that an interrupted training resumes."""
-        slug, number = (
-            re.sub("[^a-z0-9]+", "-", event.request_class.lower()),
-            len(self._events.drafts(event.request_class)),
-        )
-        return f"{slug}-{event.since:%Y%m%dt%H%M%S}-{number + 1}"
+        slug = re.sub("[^a-z0-9]+", "-", event.request_class.lower())
+        number = len(self._events.drafts(event.request_class)) + 1
+        return f"{slug}-{event.since:%Y%m%dt%H%M%S}-{number}"
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -235,6 +236,10 @@ class _Record(msgspec.Struct, frozen=True):
 
 def _record(folder: Path) -> _Record:
     return msgspec.json.decode((folder / _RECORD).read_bytes(), type=_Record)
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / _RECORD).exists() and not (folder / ".training").exists()
 
 
 def _is_better(folder: Path) -> bool:
