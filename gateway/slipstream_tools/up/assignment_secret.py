@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
 
 from slipstream_core.environment import assignment_secret, cache_folder
+from slipstream_gateway.decide.route.draws import RequestDraws
 
 _FILE = "assignment-secret"
+_DEMO, _COMMON = "demo", 0.5
 
 
 def secret_options(folder: Path | None = None) -> tuple[str, ...]:
@@ -24,6 +27,18 @@ def secret_options(folder: Path | None = None) -> tuple[str, ...]:
     except OSError:
         return ()
     return ("--assignment-secret", str(path))
+
+
+def demo_request_id(folder: Path | None = None) -> str:
+    """A request id that is neither held back nor explored under this user's secret: a demonstration shows the common
+    case."""
+    given, options = assignment_secret(), secret_options(folder)
+    if given is None and not options:
+        return _DEMO  # the gateway makes a secret of its own
+    secret = os.fsencode(given) if given is not None else Path(options[1]).read_bytes()
+    draws = RequestDraws(secret.rstrip(b"\r\n"))
+    names = (_DEMO if number == 1 else f"{_DEMO}-{number}" for number in itertools.count(1))
+    return next(name for name in names if min(draws.of(name).hold_back, draws.of(name).exploration) > _COMMON)
 
 
 def _make(path: Path) -> None:

@@ -16,6 +16,7 @@ from types import FrameType
 
 from slipstream_core.errors import CommandError
 
+from slipstream_tools.up.assignment_secret import demo_request_id
 from slipstream_tools.up.demo import DemoCommand, DemoPrompts, demo_commands, general_prompts, read_prompts
 from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions, options_of
@@ -106,7 +107,8 @@ def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: _Stop) ->
             return 0
         _print(f"console {options.console_url}")
         model = next(iter(ready.table.routes))
-        _announce(demo_commands(prompts, url=options.url, model=model, with_key=options.keys is not None))
+        with_key = options.keys is not None
+        _announce(demo_commands(prompts, url=options.url, model=model, request_id=demo_request_id(), with_key=with_key))
         return _watch([gateway.child, *servers.children], stop)
 
 

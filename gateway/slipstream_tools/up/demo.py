@@ -20,8 +20,6 @@ print(json.dumps({"long": demo.CALL_SUMMARY, "short": demo.ONE_LINE_STATUS, "exp
 _TIMEOUT_S = 30.0
 _LONG_TOKENS = 256
 _SHORT_TOKENS = 48
-# A small share of requests is held back or explored by a hash of this id; the demo shows the common case.
-_REQUEST_ID = "demo"
 
 _TEXT = """\
 The city council of Lyon met on Tuesday, 14 March 2026, to discuss the new tram line. Mayor Anne Keller said the line \
@@ -80,8 +78,11 @@ def _user(content: str) -> Messages:
     return [{"role": "user", "content": content}]
 
 
-def demo_commands(prompts: DemoPrompts, *, url: str, model: str, with_key: bool = False) -> list[DemoCommand]:
-    """Ready-to-paste commands for a gateway at `url`; `with_key`: they send the shell's `SLIPSTREAM_API_KEY`."""
+def demo_commands(
+    prompts: DemoPrompts, *, url: str, model: str, request_id: str = "demo", with_key: bool = False
+) -> list[DemoCommand]:
+    """Ready-to-paste commands for a gateway at `url`, whose requests have `request_id`; `with_key`: they send the
+    shell's `SLIPSTREAM_API_KEY`."""
     key = ' -H "authorization: Bearer $SLIPSTREAM_API_KEY"' if with_key else ""
     streamed = {
         "model": model,
@@ -101,11 +102,11 @@ def demo_commands(prompts: DemoPrompts, *, url: str, model: str, with_key: bool 
     return [
         DemoCommand(
             prompts.long_title,
-            _curl(f"-iN{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", streamed),
+            _curl(f"-iN{key} -H 'x-request-id: {request_id}'", f"{url}/v1/chat/completions", streamed),
         ),
         DemoCommand(
             prompts.short_title,
-            _curl(f"-i{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", whole),
+            _curl(f"-i{key} -H 'x-request-id: {request_id}'", f"{url}/v1/chat/completions", whole),
         ),
         DemoCommand("A decision explained, without generating", _curl(f"-s{key}", f"{url}/v1/route", explain)),
     ]

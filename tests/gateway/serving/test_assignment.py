@@ -15,10 +15,11 @@ import pytest
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.settings import ASSIGNMENT_VARIABLE, GatewaySettings
+from slipstream_gateway.decide.route.draws import RequestDraws
 from slipstream_tools.cli import main
 from slipstream_tools.gateway import options as gateway_options
 from slipstream_tools.gateway.options.checks import secret_of
-from slipstream_tools.up.assignment_secret import secret_options
+from slipstream_tools.up.assignment_secret import demo_request_id, secret_options
 
 from tests.gateway.serving.gateway_process import Process
 
@@ -138,6 +139,23 @@ def test_up_makes_a_secret_once_for_this_user_alone(tmp_path: Path, monkeypatch:
     assert secret_of(options(option, path), shares=True) == first
     monkeypatch.setenv(ASSIGNMENT_VARIABLE, "of the environment")
     assert secret_options(folder) == ()
+
+
+def test_the_demonstration_has_a_request_that_is_not_held_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under any secret: a fixed id would be held back on every tenth machine."""
+    names = set()
+    for number in range(30):
+        monkeypatch.setenv(ASSIGNMENT_VARIABLE, f"a secret of its own, {number}")
+        names.add(name := demo_request_id(tmp_path))
+        draws = RequestDraws(secret_of(options(), shares=False)).of(name)
+        assert min(draws.hold_back, draws.exploration) > 0.5
+    assert "demo" in names
+    assert len(names) > 2
+    monkeypatch.delenv(ASSIGNMENT_VARIABLE)
+    secret = secret_of(options(*secret_options(tmp_path)), shares=False)
+    assert RequestDraws(secret).of(demo_request_id(tmp_path)).hold_back > 0.5
+    (tmp_path / "file").touch()
+    assert demo_request_id(tmp_path / "file") == "demo"
 
 
 def test_up_goes_on_where_no_secret_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
