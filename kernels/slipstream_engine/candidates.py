@@ -102,7 +102,7 @@ class CandidateWatch:
 
     def _take(self, name: str, candidate: Candidate) -> None:
         try:
-            _check_bytes(candidate)
+            _check_bytes(candidate)  # it may still be copied
             source = self._load(str(candidate.folder))
         except (CheckpointError, DraftMismatchError) as exc:
             self._known.add(name)
@@ -142,8 +142,8 @@ def _finished(folder: Path) -> Iterator[Candidate]:
 
 
 def _check_bytes(candidate: Candidate) -> None:
-    """Raises `CheckpointError` if the weights are not those of the record."""
+    """Raises `OSError` if the weights are not those of the record, or not yet."""
     with (candidate.folder / _WEIGHTS).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != candidate.sha256:
-        raise CheckpointError(f"{candidate.folder / _WEIGHTS} has changed since its training")
+        raise OSError(f"{candidate.folder / _WEIGHTS} is not that of its training")

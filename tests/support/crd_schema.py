@@ -43,6 +43,21 @@ def schema_errors(value: Any, schema: Mapping[str, Any]) -> list[str]:
     return [f"{'.'.join(map(str, error.absolute_path))}: {error.message}" for error in found]
 
 
+def repeated(value: Any, schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Items of a list of the type `map` with one key, which the API server refuses as duplicates."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from repeated(item, schema.get("properties", {}).get(name, {}), f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        names = schema.get("x-kubernetes-list-map-keys", ())
+        keys = [[item.get(name) for name in names] for item in value if isinstance(item, dict)]
+        for index, key in enumerate(keys):
+            if key and key in keys[:index]:
+                yield f"{path}[{index}]: duplicate {key}"
+        for index, item in enumerate(value):
+            yield from repeated(item, schema.get("items", {}), f"{path}[{index}]")
+
+
 def violated(value: Any, schema: Mapping[str, Any], path: str = "") -> Iterator[Violated]:
     """The CEL rules that are broken by a `value` that fits the schema."""
     yield from _violated(_typed(value, schema), schema, path)

@@ -20,7 +20,7 @@ Schema = dict[str, Any]
 _INT32_MAX = 2**31 - 1
 
 # Merge strategy of lists; any list without one is replaced as a whole.
-_MAP_KEYS = {"classes": "name", "conditions": "type"}
+_MAP_KEYS = {"classes": "name", "conditions": "type", "patterns": "name"}
 _SETS = ("endpoints",)
 
 _TAKEN_BACK_BY_NULL = ("killSwitch",)

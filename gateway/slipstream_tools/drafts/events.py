@@ -47,8 +47,16 @@ class Events:
             raise CommandError(f"{folder} is of the pair {others[0]}: give each pair a folder of its own.")
 
     def add(self, event: Event) -> None:
-        """Write `event`, and print it."""
+        """Write `event`, and print it. Raises `CommandError` if it cannot be written."""
         line = msgspec.json.encode(event)
+        try:
+            self._write(line)
+        except OSError as exc:
+            raise CommandError(f"{self._path}: {exc.strerror or exc}") from exc
+        self._found.append(event)
+        print(line.decode(), flush=True)
+
+    def _write(self, line: bytes) -> None:
         with self._path.open("ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
@@ -56,12 +64,14 @@ class Events:
             file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        print(line.decode(), flush=True)
-        self._found.append(event)
 
     def last(self) -> dict[str, Event]:
         """The last event of each class."""
         return {event.request_class: event for event in self._found}
+
+    def drifts(self) -> dict[str, datetime]:
+        """Until when each class's answers have been judged: the time of its last drift."""
+        return {event.request_class: event.time for event in self._found if event.event == DRIFT}
 
     def drafts(self, request_class: str) -> list[str]:
         """The folders of the class's trained drafts, the oldest first."""

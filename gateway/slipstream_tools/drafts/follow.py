@@ -25,11 +25,12 @@ from slipstream_tools.drafts.events import DRIFT, NOT_BETTER, NOT_TRAINED, TRAIN
 from slipstream_tools.drafts.record import user
 from slipstream_tools.drafts.selection import Selection
 
-_COLUMNS = ("request_class", "time", "arm", "output_tokens", "drafted", "accepted", "steps")
+_COLUMNS = ("request_class", "time", "target", "arm", "output_tokens", "drafted", "accepted", "steps")
 _SPECULATIVE, _RECORD = "speculative", "training.json"
 _FOLDER = re.compile(r"[a-z0-9-]+-\d{8}t\d{6}-\d+")
 _LATE = datetime.timedelta(minutes=10)
-"""Files of several gateways come in any order; rows older than this are of a file that `forget` has written anew."""
+"""Files of several gateways come in any order. Rows that are later than this are left out: most are those of a file
+that `forget` has written anew."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +71,8 @@ def follow(store: CaptureStore, args: argparse.Namespace) -> None:
         while True:
             try:
                 follower.look()
+            except BrokenPipeError:
+                raise  # nobody reads the events any more
             except OSError as exc:
                 if args.once:
                     raise
@@ -83,16 +86,18 @@ class _Follower:
     def __init__(self, store: CaptureStore, args: argparse.Namespace) -> None:
         self._store, self._args = store, args
         self._events = Events(args.output, args.pair)
-        self._detector = DriftDetector({name: event.time for name, event in self._events.last().items()})
+        self._detector = DriftDetector(self._events.drifts())
         self._read: set[str] = set()
         self._unread: set[str] = set()
         self._latest: datetime.datetime | None = None
-        self._counts: dict[tuple[str, str, datetime.datetime], int] = {}
+        self._target = ""  # of the latest answer: a draft is for one target
+        self._counts: dict[tuple[str, Selection], int] = {}
 
     def look(self) -> None:
         """Judge the new answers, and train what is due."""
         for row in self._new_rows():
-            if row["arm"] != _SPECULATIVE or not row["steps"] or not row["output_tokens"]:
+            self._target = row["target"]
+            if row["arm"] != _SPECULATIVE or not row["steps"] or not row["output_tokens"] or not row["drafted"]:
                 continue
             answer = Answer(row["time"], row["output_tokens"], row["steps"], row["drafted"], row["accepted"])
             drift = self._detector.add(row["request_class"], answer)
@@ -129,8 +134,9 @@ class _Follower:
                 is_late = file.path in self._unread
                 rows += [row for row in found if is_late or oldest is None or row["time"] > oldest]
             rows.sort(key=lambda row: row["time"])
-            if rows:
-                self._latest = rows[-1]["time"] if self._latest is None else max(self._latest, rows[-1]["time"])
+            if rows:  # the clock of a gateway may be ahead
+                latest = min(rows[-1]["time"], datetime.datetime.now(datetime.UTC))
+                self._latest = latest if self._latest is None else max(self._latest, latest)
             yield from rows
 
     def _rows_of(self, selected: Selection, file: StoredFile) -> list[dict[str, Any]]:
@@ -148,9 +154,9 @@ class _Follower:
     def _train_if_due(self, event: Event) -> None:
         """After a drift, train when there are enough answers; after a training, when there are twice as many; after one
         that failed, when there are a tenth more."""
-        needed = {DRIFT: self._args.answers, TRAINED: 2 * event.answers, NOT_TRAINED: math.ceil(1.1 * event.answers)}
-        count = self._count(event) if event.event in needed else 0
-        if not count or count < needed[event.event]:
+        needed = {DRIFT: self._args.answers, NOT_TRAINED: math.ceil(1.1 * event.answers)}
+        count = self._count(event)
+        if not count or count < needed.get(event.event, 2 * event.answers):
             return
         start = self._args.output / event.draft
         if not event.draft:
@@ -159,18 +165,20 @@ class _Follower:
             self._train(event, count, {"draft": str(start), "new": None})
 
     def _selection(self, event: Event) -> Selection:
-        return Selection(self._args.pair, event.request_class, event.since.date(), event.since)
+        """The answers to train on; of the files that can be read."""
+        since = event.since.date()
+        return Selection(self._args.pair, event.request_class, since, event.since, self._target, frozenset(self._read))
 
     def _count(self, event: Event) -> int:
-        """The answers of the class with token ids since the drift. Files do not change: each is read once, if it could
-        be read before."""
+        """The answers of the class with token ids since the drift. Files do not change: each is read once."""
         selection, total = self._selection(event), 0
-        for file in self._store.files(self._args.pair):
-            key = (file.path, event.request_class, event.since)
-            if file.date >= event.since.date() and file.path in self._read and key not in self._counts:
-                ids = selection.of_file(self._store, file, ("request_class", "time", "token_ids")).column("token_ids")
+        columns = ("request_class", "time", "target", "token_ids")
+        for file in selection.files(self._store):
+            key = (file.path, selection._replace(paths=None))
+            if key not in self._counts:
+                ids = selection.of_file(self._store, file, columns).column("token_ids")
                 self._counts[key] = len(ids) - ids.null_count
-            total += self._counts.get(key, 0)
+            total += self._counts[key]
         return total
 
     def _train(self, event: Event, count: int, start: Mapping[str, Any]) -> None:
@@ -189,12 +197,15 @@ class _Follower:
         )
         if not folder.is_dir() and not _is_finished(work):
             chosen = {"pair": event.pair, "request_class": event.request_class, "since": event.since.isoformat()}
-            self._store.note("train", user=user(), output=str(folder), **chosen)
             options = argparse.Namespace(**{**vars(self._args), **start, "output": work})
+            if not (work / ".training").is_dir():
+                shutil.rmtree(work, ignore_errors=True)  # it is neither finished nor begun
             try:
+                self._store.note("train", user=user(), output=str(folder), **chosen)
                 training.check_one_target(self._store, selection, options)
                 training.train_llama(self._store, selection, options, beside_serving=True)
             except (CommandError, OSError) as exc:
+                shutil.rmtree(work, ignore_errors=True)  # other options could not resume it
                 self._events.add(told(event=NOT_TRAINED, draft=event.draft, reason=str(exc)))
                 return
         if folder.is_dir():
@@ -202,12 +213,12 @@ class _Follower:
         elif _is_better(work):
             self._accept(work.replace(folder), told)
         else:
-            self._reject(work, told)
+            self._reject(work, partial(told, draft=event.draft))
 
     def _reject(self, work: Path, told: Callable[..., Event]) -> None:
         record = _record(work)
-        shutil.rmtree(work)
         self._events.add(told(event=NOT_BETTER, tokens_per_step=record.tokens_per_step, before=record.before))
+        shutil.rmtree(work)
 
     def _accept(self, folder: Path, told: Callable[..., Event]) -> None:
         """The last draft of the class stays until the engine has compared both."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Self
 
 import pyarrow as pa
@@ -13,22 +14,31 @@ from slipstream_gateway.capture.store import CaptureStore, StoredFile
 
 
 class Selection(NamedTuple):
-    """Answers of a pair, of a class (`task` or `task/length`), since a day or a time; None: of all."""
+    """Answers of a pair, of a class (`task` or `task/length`), since a day or a time, of a target, in certain files;
+    None: of all."""
 
     pair: str | None
     request_class: str | None
     since: datetime.date | None
     since_time: datetime.datetime | None = None
+    target: str | None = None
+    paths: AbstractSet[str] | None = None
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self:
         return cls(args.pair, args.request_class, args.since)
 
     def tables(self, store: CaptureStore, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows, file after file. `columns` must have `request_class`, and `time` for a `since_time`."""
+        """The rows, file after file. `columns` must have `request_class`; `time` for a `since_time`; `target` for a
+        target."""
+        for file in self.files(store):
+            yield self.of_file(store, file, columns)
+
+    def files(self, store: CaptureStore) -> Iterator[StoredFile]:
+        """The files that may have such rows."""
         for file in store.files(self.pair):
-            if self.since is None or file.date >= self.since:
-                yield self.of_file(store, file, columns)
+            if (self.since is None or file.date >= self.since) and (self.paths is None or file.path in self.paths):
+                yield file
 
     def of_file(self, store: CaptureStore, file: StoredFile, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one file."""
@@ -39,6 +49,9 @@ class Selection(NamedTuple):
         if self.since_time is not None:
             times = table.column("time").to_pylist()
             table = table.filter(pa.array([time >= self.since_time for time in times], pa.bool_()))
+        if self.target is not None:
+            targets = table.column("target").to_pylist()
+            table = table.filter(pa.array([target == self.target for target in targets], pa.bool_()))
         return table
 
     def _is_of_class(self, name: str) -> bool:

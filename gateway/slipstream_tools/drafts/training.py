@@ -147,7 +147,7 @@ def train_llama(
         *("--output", str(args.output), "--passes", str(args.passes), "--device", args.device),
         *("--only", selection.request_class or ""),
     ]
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2))} if beside_serving else {}
+    threads = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2))} if beside_serving else {}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, encoding="utf-8", env={**threads, **os.environ})
     if beside_serving:
         os.setpriority(os.PRIO_PROCESS, process.pid, _LOW)

@@ -32,6 +32,7 @@ from tests.support.polling import eventually
 BEGAN_S = 1_790_000_000.0
 CLASS = "extraction/short"
 GOOD, BAD, WORSE = 4.0, 2.0, 1.3
+LIMIT_S = 120.0  # on a busy machine
 _TOKENIZER = Tokenizer.load(TARGET_DIR)
 
 
@@ -256,22 +257,22 @@ def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "slipstream_tools.cli", *_follow(store, output, "--interval", "1")]
     with log.open("w") as written:
         process = subprocess.Popen(command, stdout=written, stderr=written)
-    eventually(lambda: "-30d.parquet is not a Parquet file" in log.read_text(), "the damaged file")
+    eventually(lambda: "-30d.parquet is not a Parquet file" in log.read_text(), "the damaged file", within_s=LIMIT_S)
     pairs = store.folder / "serving.acme"
     pairs.rename(store.folder / "moved")
     pairs.write_text("no folder")  # a store that cannot be read for a while
-    eventually(lambda: f"{store.folder}: " in log.read_text(), "the store's error")
+    eventually(lambda: f"{store.folder}: " in log.read_text(), "the store's error", within_s=LIMIT_S)
     pairs.unlink()
     (store.folder / "moved").rename(pairs)
     store.put(CLASS, 420, rate=BAD)
-    eventually(lambda: '"event":"drift"' in log.read_text(), "an event")
+    eventually(lambda: '"event":"drift"' in log.read_text(), "an event", within_s=LIMIT_S)
     again = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     assert (again.returncode, again.stderr) == (
         1,
         f"slipstream: error: another process follows the traffic in {output}.\n",
     )
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(LIMIT_S) == 130
     assert log.read_text().count("is not a Parquet file") == 1
     assert "Traceback" not in log.read_text()
 
@@ -284,9 +285,9 @@ def test_a_training_that_is_stopped_goes_on(store: Store, tmp_path: Path) -> Non
     for waits in ("answers written", "held out"):  # before the training can keep its state, and after
         with log.open("w") as written:
             process = subprocess.Popen([sys.executable, "-m", "slipstream_tools.cli", *options], stderr=written)
-        eventually(lambda waits=waits: waits in log.read_text(), waits, within_s=120)
+        eventually(lambda waits=waits: waits in log.read_text(), waits, within_s=LIMIT_S)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 130
+        assert process.wait(LIMIT_S) == 130
         assert [event["event"] for event in _events(output)] == ["drift"]
     assert main(options) == 0
     assert [event["event"] for event in _events(output)] == ["drift", "trained"]
