@@ -249,7 +249,7 @@ def test_a_training_that_fails_is_told_and_not_repeated(store: Store, tmp_path: 
     assert [event["event"] for event in _events(output)] == ["drift", "not_trained", "not_trained"]
 
 
-def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path) -> None:
+def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     output, log = tmp_path / "trained", tmp_path / "log"
     store.put(CLASS, 420, rate=GOOD)
     [file] = store.folder.glob("*/date=*/*.parquet")
@@ -257,6 +257,7 @@ def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "slipstream_tools.cli", *_follow(store, output, "--interval", "1")]
     with log.open("w") as written:
         process = subprocess.Popen(command, stdout=written, stderr=written)
+    request.addfinalizer(process.kill)
     eventually(lambda: "-30d.parquet is not a Parquet file" in log.read_text(), "the damaged file", within_s=LIMIT_S)
     pairs = store.folder / "serving.acme"
     pairs.rename(store.folder / "moved")
