@@ -29,6 +29,8 @@ from slipstream_tools.drafts.drift import ESTABLISHED, WINDOW, Answer, Drift, Dr
 from tests.gateway.capture.captures import PAIR, captured
 from tests.support.polling import eventually
 
+pytestmark = pytest.mark.integration
+
 BEGAN_S = 1_790_000_000.0
 CLASS = "extraction/short"
 GOOD, BAD, WORSE = 4.0, 2.0, 1.3

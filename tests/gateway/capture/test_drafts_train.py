@@ -34,6 +34,8 @@ from slipstream_tools.drafts import recipes
 from tests.gateway.capture.captures import PAIR, captured, rows_of
 from tests.support.polling import eventually
 
+pytestmark = pytest.mark.integration
+
 TARGET = "embedded:target"
 _TOKENIZER = Tokenizer.load(TARGET_DIR)
 
