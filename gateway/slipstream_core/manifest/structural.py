@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from slipstream_core.manifest.validations import RULES, Rule
+from slipstream_core.manifest.cel_rule import Rule
+from slipstream_core.manifest.validations import RULES
 
 Schema = dict[str, Any]
 

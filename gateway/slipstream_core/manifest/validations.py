@@ -9,11 +9,11 @@ null counts as absent.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 import msgspec
 
 from slipstream_core.manifest.autoscaling import Autoscaling
+from slipstream_core.manifest.cel_rule import Rule, default_of, or_default
 from slipstream_core.manifest.engines import (
     Adapter,
     ExternalArm,
@@ -26,10 +26,8 @@ from slipstream_core.manifest.inference_pool import InferencePool
 from slipstream_core.manifest.objects import (
     DRAFTS_OF_VLLM,
     DRAFTS_WITH_SOURCE,
-    ClassRule,
     Draft,
     ModelPairSpec,
-    SpeculationPolicySpec,
     Target,
 )
 from slipstream_core.manifest.pair_rules import (
@@ -40,37 +38,21 @@ from slipstream_core.manifest.pair_rules import (
     STARTED_VLLM_FIELDS,
     camel,
 )
-from slipstream_core.manifest.rollout import MAX_SECONDS, MAX_STEPS, Rollback, Rollout, Thresholds
+from slipstream_core.manifest.policy_validations import POLICY_RULES
 from slipstream_core.manifest.serving import EnvVar, Serving, Toleration, Update
 from slipstream_core.manifest.sources import EMBEDDED_SOURCES, FORMS
 
-
-class Rule(NamedTuple):
-    """`rule` must be true of `self`; else `message`."""
-
-    rule: str
-    message: str
-
-
 _GRPC = r"^grpcs?://[^/@?#\\s]+:[0-9]+$"
 _HTTP = r"^https?://[^/@?#\\s]+(/[^?#\\s]*)?$"
-
-
-def _or(field: str, default: str) -> str:
-    return f"(has({field}) ? {field} : {default})"
 
 
 def _absent(field: str, unless: str, message: str) -> Rule:
     return Rule(f"{unless} || !has(self.{field})", f"{field} has no effect {message}, leave it out")
 
 
-def _default(kind: type[msgspec.Struct], name: str) -> Any:
-    return next(field.default for field in msgspec.structs.fields(kind) if field.encode_name == name)
-
-
 def _is_default(engine: type[msgspec.Struct], field: str) -> str:
     """`|| ` and whether the engine's `field` has its default; empty where that is none."""
-    default, path = _default(engine, field), f"self.engine.{field}"
+    default, path = default_of(engine, field), f"self.engine.{field}"
     if default is None:
         return ""
     return f" || has({path}) && {path} == {list(default) if isinstance(default, tuple) else repr(default)}"
@@ -126,12 +108,12 @@ _ENGINE_FIELDS = tuple(
 )
 _NO_ENDPOINTS = "(!has(self.engine.endpoints) || size(self.engine.endpoints) == 0)"
 _STARTED = f"self.engine.kind == 'slipstream' || self.engine.kind == 'vllm' && {_NO_ENDPOINTS}"
-_BY_TRITON = f"(self.engine.kind == 'slipstream' || {_or('self.engine.serving', repr('openai'))} == 'triton')"
-_BY_VLLM = f"{_or('self.engine.serving', repr('openai'))} == 'openai'"
+_BY_TRITON = f"(self.engine.kind == 'slipstream' || {or_default('self.engine.serving', repr('openai'))} == 'triton')"
+_BY_VLLM = f"{or_default('self.engine.serving', repr('openai'))} == 'openai'"
 _MANAGED_VLLM = f"({_NO_ENDPOINTS} && {_BY_VLLM})"
-_GPUS = _or("self.serving.gpus", "1")
-_NODES = _or("self.serving.nodes", "1")
-_USED = f"{_or('self.engine.tensorParallelSize', '1')} * {_or('self.engine.pipelineParallelSize', '1')}"
+_GPUS = or_default("self.serving.gpus", "1")
+_NODES = or_default("self.serving.nodes", "1")
+_USED = f"{or_default('self.engine.tensorParallelSize', '1')} * {or_default('self.engine.pipelineParallelSize', '1')}"
 _FOR_WHICH = "is required for engine kind slipstream, and for kind vllm without engine.endpoints"
 
 _PAIR = (
@@ -235,8 +217,8 @@ _PAIR = (
     ),
     Rule(
         "!has(self.target) || !has(self.draft) || !has(self.draft.source) || "
-        f"self.draft.source != self.target.source || {_or('self.draft.revision', repr(''))} != "
-        f"{_or('self.target.revision', repr(''))}",
+        f"self.draft.source != self.target.source || {or_default('self.draft.revision', repr(''))} != "
+        f"{or_default('self.target.revision', repr(''))}",
         "draft.source must be another checkpoint than the target's: a draft as slow as its target saves nothing",
     ),
     Rule(
@@ -262,7 +244,7 @@ _DRAFT = (
 _ARM = (
     _absent("apiKeyEnv", "self.protocol != 'triton'", "with protocol triton"),
     Rule(
-        f"self.protocol != 'triton' || {_or('self.dialect', repr('openai'))} == 'openai'",
+        f"self.protocol != 'triton' || {or_default('self.dialect', repr('openai'))} == 'openai'",
         "dialect has no effect with protocol triton, leave it out",
     ),
     Rule(
@@ -282,15 +264,15 @@ _PLAIN_SERVERS = (
 
 _TOLERATION = (
     Rule(
-        f"{_or('self.operator', repr('Equal'))} == 'Equal' || {_or('self.value', repr(''))} == ''",
+        f"{or_default('self.operator', repr('Equal'))} == 'Equal' || {or_default('self.value', repr(''))} == ''",
         "value has no effect with operator Exists, leave it out",
     ),
     Rule(
-        f"has(self.key) || {_or('self.operator', repr('Equal'))} == 'Exists'",
+        f"has(self.key) || {or_default('self.operator', repr('Equal'))} == 'Exists'",
         "operator must be Exists where there is no key",
     ),
     Rule(
-        f"!has(self.tolerationSeconds) || {_or('self.effect', repr(''))} == 'NoExecute'",
+        f"!has(self.tolerationSeconds) || {or_default('self.effect', repr(''))} == 'NoExecute'",
         "tolerationSeconds has no effect without effect NoExecute, leave it out",
     ),
 )
@@ -317,7 +299,7 @@ _SERVING = (
 
 _AUTOSCALING = (
     Rule(
-        f"{_or('self.minReplicas', str(_default(Autoscaling, 'minReplicas')))} <= self.maxReplicas",
+        f"{or_default('self.minReplicas', str(default_of(Autoscaling, 'minReplicas')))} <= self.maxReplicas",
         "maxReplicas must be at least minReplicas",
     ),
 )
@@ -329,79 +311,18 @@ _INFERENCE_POOL = (
     ),
 )
 
-_IS_RECREATE = f"{_or('self.strategy', repr('RollingUpdate'))} == 'Recreate'"
+_IS_RECREATE = f"{or_default('self.strategy', repr('RollingUpdate'))} == 'Recreate'"
 _UPDATE = (
     *(
         Rule(
-            f"!({_IS_RECREATE}) || {_or(f'self.{name}', default)} == {default}",
+            f"!({_IS_RECREATE}) || {or_default(f'self.{name}', default)} == {default}",
             f"{name} has no effect with strategy Recreate, leave it out",
         )
         for name, default in (("maxSurge", "1"), ("maxUnavailable", "0"))
     ),
     Rule(
-        f"{_or('self.maxSurge', '1')} > 0 || {_or('self.maxUnavailable', '0')} > 0",
+        f"{or_default('self.maxSurge', '1')} > 0 || {or_default('self.maxUnavailable', '0')} > 0",
         "maxUnavailable must be above 0 with maxSurge 0: otherwise no server can be replaced",
-    ),
-)
-
-_THRESHOLDS = (
-    Rule(
-        "!has(self.ttftP95Seconds) || !has(self.p95Seconds) || self.ttftP95Seconds <= self.p95Seconds",
-        "ttftP95Seconds must be at most p95Seconds",
-    ),
-)
-
-
-def _merged(name: str, neutral: str) -> str:
-    """A threshold of the class `rule`, else the policy's, else one that is never broken."""
-    return _or(f"rule.thresholds.{name}", _or(f"self.thresholds.{name}", neutral))
-
-
-_POLICY = (
-    Rule(
-        "!has(self.classes) || self.classes.all(rule, self.classes.exists_one(other, other.name == rule.name))",
-        "classes must have one rule for each name",
-    ),
-    Rule(
-        "!has(self.classes) || !has(self.thresholds) || self.classes.all(rule, !has(rule.thresholds)"
-        f" || {_merged('ttftP95Seconds', '0.0')} <= {_merged('p95Seconds', f'{MAX_SECONDS:.1f}')})",
-        "classes must have thresholds that fit the policy's: ttftP95Seconds must be at most p95Seconds,"
-        " where a class leaves out one of them too",
-    ),
-    Rule(
-        "!has(self.parityShare) || self.parityShare > 0.0 || !(has(self.thresholds) && "
-        "has(self.thresholds.parityLoss)) && !(has(self.classes) && self.classes.exists(rule, has(rule.thresholds) && "
-        "has(rule.thresholds.parityLoss)))",
-        "parityLoss needs parityShare above 0: no answer is replayed",
-    ),
-    Rule(
-        "!has(self.maxHoldBackShare) || "
-        f"{_or('self.holdBackShare', str(_default(SpeculationPolicySpec, 'holdBackShare')))} <= self.maxHoldBackShare",
-        "maxHoldBackShare must be at least holdBackShare",
-    ),
-)
-
-_CLASS = (
-    Rule(
-        "!has(self.thresholds) || !has(self.mode) || self.mode != 'plain'",
-        "thresholds has no effect with mode plain, leave it out",
-    ),
-)
-
-# CEL cannot generate a range of indices, so all possible ones are listed.
-_ROLLOUT = (
-    Rule(
-        f"!has(self.steps) || {list(range(MAX_STEPS - 1))}.all(i, i + 1 >= size(self.steps) || self.steps[i].share < "
-        "self.steps[i + 1].share)",
-        "steps must have rising shares",
-    ),
-)
-
-_ROLLBACK = (
-    Rule(
-        f"{_or('self.coolDownSeconds', str(_default(Rollback, 'coolDownSeconds')))}"
-        f" <= {_or('self.maxCoolDownSeconds', str(_default(Rollback, 'maxCoolDownSeconds')))}",
-        "coolDownSeconds must be at most maxCoolDownSeconds",
     ),
 )
 
@@ -418,9 +339,5 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     InferencePool: _INFERENCE_POOL,
     Update: _UPDATE,
     Autoscaling: _AUTOSCALING,
-    SpeculationPolicySpec: _POLICY,
-    Thresholds: _THRESHOLDS,
-    ClassRule: _CLASS,
-    Rollout: _ROLLOUT,
-    Rollback: _ROLLBACK,
+    **POLICY_RULES,
 }
