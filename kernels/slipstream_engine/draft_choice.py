@@ -73,8 +73,8 @@ class DraftChoice:
         self._answers = _SPREAD_WEIGHT
 
     def add(self, only: str = "") -> int:
-        """The number of one more draft, of which nothing is known. `only`: it is for this group, and for those whose
-        names begin with it and a slash; empty: for all."""
+        """Add a draft of which nothing is known. Returns its number. With `only` the draft is for that group, and for
+        groups whose names begin with it and a slash. Without, it is for all groups."""
         if only:
             self._only[self._count] = only
         self._count += 1
@@ -83,7 +83,7 @@ class DraftChoice:
         return self._count - 1
 
     def retire(self, number: int) -> None:
-        """Choose the draft `number` no more. The first one cannot be retired."""
+        """Never choose the draft `number` again. The first draft cannot be retired."""
         self._retired.add(number)
 
     def choose(self, group: str) -> int:
@@ -102,7 +102,7 @@ class DraftChoice:
         return self._standings(group, self._groups.get(group, []), self._offsets())
 
     def all_standings(self) -> dict[str, list[Standing]]:
-        """`standings` of each group, that of the latest request last."""
+        """`standings` of every group. The group of the latest request comes last."""
         offsets = self._offsets()
         return {group: self._standings(group, known, offsets) for group, known in self._groups.items()}
 

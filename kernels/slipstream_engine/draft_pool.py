@@ -43,14 +43,14 @@ class DraftPool:
         return tuple(name for number, name in enumerate(self._names) if number not in self._retired)
 
     def add(self, name: str, source: DraftSource, only: str = "") -> None:
-        """One more draft, for requests that start from now on; `only` as in `DraftChoice.add`. None of those at hand
-        has its name."""
+        """Add a draft for requests that start from now on. `only` is as in `DraftChoice.add`. No served draft has
+        the same name."""
         self._names.append(name)
         self._sources.append(source)
         self.choice.add(only)
 
     def retire(self, name: str) -> None:
-        """No request starts with the draft `name` any more. Its memory is free when the last one has ended."""
+        """Give the draft `name` to no more requests. Its memory is freed when its last request has ended."""
         number = len(self._names) - 1 - self._names[::-1].index(name)  # earlier ones of this name are retired
         self.choice.retire(number)
         self._retired.add(number)
@@ -70,7 +70,7 @@ class DraftPool:
 
     def learn(self, slot: int, group: str, seconds: float, tokens: int) -> None:
         """The request in `slot` has taken `seconds` of engine time for `tokens` after its first one."""
-        if tokens < _FEWEST_TOKENS:
+        if tokens < _FEWEST_TOKENS or len(self._names) == 1:
             return
         before = self.choice.standings(group)
         self.choice.learn(group, self._chosen[slot], seconds, tokens)

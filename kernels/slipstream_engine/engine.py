@@ -92,7 +92,7 @@ class Engine:
 
     @property
     def draft_names(self) -> tuple[str, ...]:
-        """The names of the drafts, if there are several or may be."""
+        """The names of the drafts, if the engine has several, or may get more."""
         pool = self._draft_source
         return pool.names if pool is not None and pool.has_choice else ()
 
@@ -102,8 +102,8 @@ class Engine:
         return [] if self._draft_source is None or not self.draft_names else self._draft_source.standings()
 
     def change_draft(self, name: str, source: DraftSource | None, only: str = "") -> None:
-        """Add the draft `name` for the group `only`, or for all; without a `source` retire it: no more requests start
-        with it."""
+        """Add the draft `name`. With `only` it is for that group of requests. Without a `source`, no more requests get
+        the draft `name`."""
         if self._draft_source is not None and source is None:
             self._draft_source.retire(name)
         elif self._draft_source is not None and source is not None:

@@ -32,7 +32,7 @@ def load_engine(settings: EngineSettings) -> Engine:
 
 
 def load(settings: EngineSettings) -> tuple[Engine, DraftLoader]:
-    """As `load_engine`, with the loader for the drafts that come later.
+    """Load target and drafts, and allocate their caches. The loader is for drafts that are added later.
 
     Raises:
         CheckpointError: a folder is broken or unsupported, or the device is missing.

@@ -101,7 +101,7 @@ class EngineService:
         )
 
     def _latest_standings(self) -> tuple[DraftStanding, ...]:
-        """Those of the last call; the step thread works out the next ones."""
+        """The standings that the step thread computed for the last call. It now computes those for the next call."""
         with self._wake:
             self._standings_wanted = True
             self._wake.notify()

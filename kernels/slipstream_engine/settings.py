@@ -27,7 +27,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `draft_kind` "hybrid" drafts with n-grams where the text repeats itself, and with the draft model elsewhere.
     `more_drafts` are further drafts of that kind, one source in each line: the engine learns which one suits which
     requests. `draft_names` has a name for each of the drafts, in lines; without it, sources are names. `candidates` is
-    a folder: each draft in it that `slipstream drafts train` has finished is one more, also one that comes later.
+    a folder. Each finished draft of `slipstream drafts train` in it is a further draft, also one that is added later.
     `tokenizer` and
     `draft_tokenizer` are tokenizer folders outside the checkpoint. If a draft's tokenizer differs from the target's,
     `on_draft_mismatch` "plain" logs a warning and decodes every request without drafts; "refuse" loads nothing. Up to
