@@ -28,8 +28,8 @@ class PromptTokenizer(Protocol):
 class DraftStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine knows of one of its drafts for the requests of a group.
 
-    `state` is "promoted", "taken_back" or "undecided". `answers` are those with this draft that still count.
-    `seconds_per_token` is the engine time of a token, None before the first answer.
+    `state` is "promoted", "undecided" or "taken_back". `answers` is the number of answers with this draft. Old
+    answers fade. `seconds_per_token` is the engine time, None before the first answer.
     """
 
     group: str

@@ -22,6 +22,7 @@ def test_the_image_has_the_user_that_pods_run_as():
     assert f"USER {security['runAsUser']}:{security['runAsGroup']}\n" in DOCKERFILE
 
 
+@pytest.mark.integration
 def test_the_image_has_the_python_of_the_engine_first():
     [preflight] = template(pair_object())["spec"]["initContainers"]
     assert preflight["command"][0] == "python"

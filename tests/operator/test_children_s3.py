@@ -16,7 +16,10 @@ from tests.support.breaking_network import BreakingNetwork, Cut
 from tests.support.polling import eventually
 from tests.support.s3_store import S3Store, s3_python
 
-pytestmark = pytest.mark.timeout(300)  # the first run makes an environment
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(300),  # the first run makes an environment
+]
 
 PROGRAM = Path(__file__).parents[2] / "deploy" / "docker" / "s3_download.py"
 WEIGHTS = bytes(range(256)) * 40_000

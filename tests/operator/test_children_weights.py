@@ -128,6 +128,7 @@ def hub() -> Iterator[Callable[..., ModelHub]]:
         one.stop()
 
 
+@pytest.mark.integration
 def test_a_download_is_checked_and_happens_once(download: Download, hub: Callable[..., ModelHub]) -> None:
     served = hub()
     done = download.run(served.url)
@@ -140,12 +141,14 @@ def test_a_download_is_checked_and_happens_once(download: Download, hub: Callabl
     assert "is complete" in again.stdout
 
 
+@pytest.mark.integration
 def test_a_download_that_breaks_off_is_resumed(download: Download, hub: Callable[..., ModelHub]) -> None:
     done = download.run(hub(cut_after=300_000, cuts=2).url)
     assert done.returncode == 0, done.stderr
     assert download.content() == FILES
 
 
+@pytest.mark.integration
 def test_a_damaged_file_is_not_served(download: Download, hub: Callable[..., ModelHub]) -> None:
     served = hub()
     served.listed["model.safetensors"] = FILES["model.safetensors"][::-1]
@@ -154,6 +157,7 @@ def test_a_damaged_file_is_not_served(download: Download, hub: Callable[..., Mod
     assert not list(download.models.rglob(".slipstream-complete"))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("options", "variables", "reason", "part"),
     [
@@ -177,16 +181,19 @@ def test_a_refusal_of_the_hub_is_one_clear_condition(
     assert part in message
 
 
+@pytest.mark.integration
 def test_a_token_gets_in(download: Download, hub: Callable[..., ModelHub]) -> None:
     assert download.run(hub(token="good").url, HF_TOKEN="good").returncode == 0
 
 
+@pytest.mark.integration
 def test_a_hub_that_is_not_reached_is_said(download: Download) -> None:
     reason, message = problem_of(hub_pair(), download.run("http://127.0.0.1:9"))
     assert reason == PodReason.WEIGHTS_UNREACHABLE
     assert "Connection refused" in message
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(os.geteuid() != 0, reason="a volume of a limited size is mounted, which needs root")
 def test_a_full_disk_is_said(download: Download, hub: Callable[..., ModelHub]) -> None:
     download.models.mkdir()

@@ -12,8 +12,8 @@ _T = TypeVar("_T")
 async def all_of(calls: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
     """The results of `calls`, which run at the same time. The first error cancels the others and is raised.
 
-    `asyncio.gather` would raise a call's error in place of a cancellation of its own caller, if both come at the same
-    time: a check would not end where it was to end.
+    If a call fails at the moment at which the caller is cancelled, `asyncio.gather` raises the call's error, and the
+    cancellation is lost. Here the cancellation is raised.
     """
     if not calls:
         return []

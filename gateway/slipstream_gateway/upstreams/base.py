@@ -216,10 +216,10 @@ class Stream(Protocol):
 
 
 class DraftStanding(msgspec.Struct, frozen=True):
-    """What an engine with several drafts knows of one of them for the requests of a class (`group`).
+    """What an engine with several drafts knows of one draft for the requests of a class (`group`).
 
-    `state`: "promoted", "undecided" or "taken_back". `answers`: those with this draft that count.
-    `seconds_per_token`: engine time, None before the first answer.
+    `state` is "promoted", "undecided" or "taken_back". `answers` is the number of answers with this draft. Old
+    answers fade. `seconds_per_token` is the engine time, None before the first answer.
     """
 
     group: str

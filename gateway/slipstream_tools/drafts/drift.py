@@ -1,7 +1,8 @@
-"""Whether a class's draft has become worse, by the class's own history.
+"""Detects that the draft of a class has become worse, by comparing the class with its own history.
 
-An answer counts with its tokens per step of the target. Load lowers them, too: a busy engine verifies fewer tokens, of
-which more are accepted. A draft that no longer knows the traffic has fewer tokens per step, and no higher acceptance.
+The measure is the number of tokens per step of the target. It also falls under load, because a busy engine verifies
+fewer draft tokens. Then the acceptance rises, since the engine verifies the likeliest ones. Drift is therefore a fall
+of the tokens per step without a rise of the acceptance.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 WINDOW = 200
-"""Answers that are compared with those before them."""
+"""Number of answers of a class that are compared with its history."""
 ESTABLISHED = 5 * WINDOW
-"""Answers of a pair, after which a class that was not among them is new traffic."""
-_NEW_SHARE = 0.1  # of the pair's answers, below which a class is rare rather than new
-_ENOUGH = 0.9 * WINDOW  # weight of a history to compare with: that of a window has faded by some answers
+"""Number of answers of a pair, after which a class that was not among them may be new traffic."""
+_NEW_SHARE = 0.1  # smallest share of the pair's answers of a class that is new traffic
+_ENOUGH = 0.9 * WINDOW  # smallest weight of a history to compare with; a window's own weight is 196, as answers fade
 _LEAST_LOSS = 1.1  # ratio of tokens per step
-_SURE = 5.0  # standard errors: looks are many
-_KEPT = 1.0 - 1.0 / 5000.0  # of the history, after each answer
+_SURE = 5.0  # standard errors; high, because the test is repeated with each answer
+_KEPT = 1.0 - 1.0 / 5000.0  # share of a history's weight that is left after each answer
 
 
 class Answer(NamedTuple):
-    """A speculative answer. `tokens` are those of the output, `steps` the target's passes."""
+    """A speculative answer: the numbers of its output tokens, of the target's steps, and of drafted and accepted
+    tokens."""
 
     time: datetime.datetime
     tokens: int
@@ -34,8 +36,8 @@ class Answer(NamedTuple):
 
 
 class Drift(NamedTuple):
-    """The tokens per step of a class have fallen: geometric means over answers. `since`: the time of the first of the
-    answers that show it; `time`: that of the last one."""
+    """A fall of the tokens per step of a class. `before` and `after` are geometric means over answers. `since` and
+    `time` are the times of the first and the last answer of the window that confirms it."""
 
     request_class: str
     since: datetime.datetime
@@ -69,22 +71,46 @@ class _History:
 
 
 class DriftDetector:
-    """Takes answers in the order of their times. Answers up to the time in `known`, by class, belong to the history and
-    show no drift any more."""
+    """Finds drift in answers, which are added in the order of their times.
+
+    `known` has the time of the last drift of a class. Answers up to then are history. They do not raise a drift again.
+    """
 
     def __init__(self, known: Mapping[str, datetime.datetime]) -> None:
         self._known = dict(known)
         self._all = _History()
         self._histories: dict[str, _History] = {}
         self._recent: dict[str, deque[Answer]] = {}
-        self._new: dict[str, int] = {}  # new classes, and the pair's answers before their first one
+        self._new: dict[str, int] = {}  # new classes, with the number of the pair's answers before
         self._suspected: dict[str, _History] = {}
         self._count = 0
 
     def add(self, request_class: str, answer: Answer) -> Drift | None:
-        """The drift that this answer completes: two windows in a row are worse than what was before. New traffic, of a
-        class that was not among the first `ESTABLISHED` answers and is not rare, is compared with all classes together
-        until it has a history."""
+        """Add an answer. Returns the drift of its class, if this answer completes the second of two windows in a row
+        that are worse than the class's history.
+
+        A class without a history is compared with all classes together if it is new traffic: it was not among the first
+        `ESTABLISHED` answers, and has at least a tenth of the answers since then.
+        """
+        recent = self._noted(request_class, answer)
+        if len(recent) < WINDOW or request_class in self._known:
+            return None
+        is_suspected = request_class in self._suspected
+        if not is_suspected and self._count - self._new.get(request_class, 0) > WINDOW / _NEW_SHARE:
+            self._new.pop(request_class, None)  # it is rare
+        drift = self._compared(request_class, recent)
+        if drift is None:
+            self._suspected.pop(request_class, None)
+        elif is_suspected:
+            del self._suspected[request_class]
+            self._begin(request_class)
+        else:  # this window may have answers from before the change; the next window has none
+            self._suspected[request_class] = self._reference(request_class)
+            recent.clear()
+        return drift if is_suspected else None
+
+    def _noted(self, request_class: str, answer: Answer) -> deque[Answer]:
+        """The last answers of the class with `answer`. Older answers are moved to the history."""
         if request_class not in self._recent and self._count >= ESTABLISHED:
             self._new[request_class] = self._count
         self._count += 1
@@ -98,27 +124,10 @@ class DriftDetector:
             oldest = recent.popleft()
             self._all.add(oldest)
             self._histories.setdefault(request_class, _History()).add(oldest)
-        if len(recent) < WINDOW or request_class in self._known:
-            return None
-        if (
-            request_class not in self._suspected
-            and (self._count - self._new.get(request_class, 0)) > WINDOW / _NEW_SHARE
-        ):
-            self._new.pop(request_class, None)
-        drift = self._compared(request_class, recent)
-        if drift is None:
-            self._suspected.pop(request_class, None)
-        elif request_class in self._suspected:
-            del self._suspected[request_class]
-            self._begin(request_class)
-            return drift
-        else:  # the answers at hand are of both sides of the change: the next ones show it alone
-            self._suspected[request_class] = self._reference(request_class)
-            recent.clear()
-        return None
+        return recent
 
     def _begin(self, request_class: str) -> None:
-        """The last answers are the history of what follows."""
+        """Make the last answers the history of the answers that follow."""
         self._new.pop(request_class, None)
         recent = self._recent[request_class]
         self._histories[request_class] = _history_of(recent)

@@ -1,4 +1,4 @@
-"""The events of `slipstream drafts follow`: lines of JSON in a folder, from which a later run goes on."""
+"""The events of `slipstream drafts follow`. They are lines of JSON in a file. A later run continues from there."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What happened to a class of a pair. `time`: that of the last answer that was judged. `since`: that of the first
-    answer to train on. `answers` are those since then. `draft` is the trained draft, or the one to start from, by its
-    folder's name."""
+    """An event of a class of a pair.
+
+    `time` is the time of the last answer that was read. `since` is the time of the first answer to train on. `answers`
+    is the number of answers since then. `draft` is the folder name of the trained draft. In the events of a failed
+    training, and of a draft that was no better, it is the folder name of the trained draft that the training started
+    from.
+    """
 
     event: str
     pair: str
@@ -37,8 +41,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Events:
-    """The file `events.jsonl` of `folder`. Raises `CommandError` if it has events of another pair: its drafts are
-    others."""
+    """The file `events.jsonl` of `folder`. Raises `CommandError` if it has events of another pair."""
 
     def __init__(self, folder: Path, pair: str) -> None:
         self._path = folder / FILE
@@ -70,7 +73,7 @@ class Events:
         return {event.request_class: event for event in self._found}
 
     def drifts(self) -> dict[str, datetime]:
-        """Until when each class's answers have been judged: the time of its last drift."""
+        """The time of the last drift of each class."""
         return {event.request_class: event.time for event in self._found if event.event == DRIFT}
 
     def drafts(self, request_class: str) -> list[str]:

@@ -21,8 +21,8 @@ from slipstream_tools.drafts.selection import Selection, nothing_found
 _LLAMA = "llama"
 _MODULE, _CHECK = "slipstream_engine.draft_training", "slipstream_engine.draft_check"
 _NEEDED = ("torch", "safetensors", "tokenizers")
-_INTERRUPTED = 130
-_LOW = 10  # priority: a tenth of a processor that is busy
+_STOPPED = (130, -signal.SIGTERM, -signal.SIGINT)  # by a signal, also before the process handles signals
+_LOW = 10  # a nice value: about a tenth of a busy processor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,30 +135,17 @@ def train_llama(
     store: CaptureStore, selection: Selection, args: argparse.Namespace, *, beside_serving: bool = False
 ) -> None:
     """Pass the answers to the training process, which shows its progress. They are written nowhere else.
-    `beside_serving`: the process leaves the processors to others. It takes half of them, since its threads wait for the
-    slowest one.
+
+    With `beside_serving` the process has a low priority, and takes half of the processors. With all of them, its
+    threads would wait for those that share a processor with a server.
 
     Raises:
         CommandError: no draft was trained.
+        KeyboardInterrupt: the training was interrupted. The same call resumes it.
     """
-    start = ("--draft", args.draft) if args.draft is not None else ("--new", args.new)
-    command = [
-        *(sys.executable, "-m", _MODULE, "--answers", "-", "--target", args.target, *start),
-        *("--output", str(args.output), "--passes", str(args.passes), "--device", args.device),
-        *("--only", selection.request_class or ""),
-    ]
-    threads = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2))} if beside_serving else {}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, encoding="utf-8", env={**threads, **os.environ})
-    if beside_serving:
-        os.setpriority(os.PRIO_PROCESS, process.pid, _LOW)
-    stopped = False
-
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped = True
-        process.terminate()  # it keeps its state, as after Ctrl-C
-
-    before = signal.signal(signal.SIGTERM, stop)
+    process = _started(selection, args, beside_serving=beside_serving)
+    signals = _Signals(process)
+    before = signal.signal(signal.SIGTERM, signals.handle)
     try:
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as pipe:  # the process says why it reads no further
@@ -173,7 +160,33 @@ def train_llama(
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-    if stopped or status in (_INTERRUPTED, -signal.SIGTERM, -signal.SIGINT):  # a signal before it was prepared for one
+    if signals.received or status in _STOPPED:
         raise KeyboardInterrupt
     if status:
         raise CommandError("no draft was trained.", exit_code=status)
+
+
+def _started(selection: Selection, args: argparse.Namespace, *, beside_serving: bool) -> subprocess.Popen[str]:
+    start = ("--draft", args.draft) if args.draft is not None else ("--new", args.new)
+    command = [
+        *(sys.executable, "-m", _MODULE, "--answers", "-", "--target", args.target, *start),
+        *("--output", str(args.output), "--passes", str(args.passes), "--device", args.device),
+        *("--only", selection.request_class or ""),
+    ]
+    threads = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2))} if beside_serving else {}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, encoding="utf-8", env={**threads, **os.environ})
+    if beside_serving:
+        os.setpriority(os.PRIO_PROCESS, process.pid, _LOW)
+    return process
+
+
+class _Signals:
+    """Passes SIGTERM on to `process`, which then keeps its state, as after Ctrl-C."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.received = False
+
+    def handle(self, _signal: int, _frame: object) -> None:
+        self.received = True
+        self._process.terminate()

@@ -30,7 +30,7 @@ def secret_options(folder: Path | None = None) -> tuple[str, ...]:
 
 
 def demo_request_id(folder: Path | None = None) -> str:
-    """A request id that is neither held back nor explored under this user's secret: a demonstration shows the common
+    """The id of a request that this user's secret neither holds back nor explores: demonstrations show the common
     case."""
     given, options = assignment_secret(), secret_options(folder)
     if given is None and not options:

@@ -24,7 +24,7 @@ def template_annotations(pair: ModelPair, repository: Mapping[str, str] | None) 
 def weights_hash(pair: ModelPair) -> str:
     """The hash of the sources, tokenizers and revisions of `pair`. No other part of a pod contains the revision."""
     encoded = _encode([pair.spec.target, pair.spec.draft])
-    # As before these fields were there: a new version of the operator must not replace all servers.
+    # Without fields at their defaults that earlier versions did not have: an upgrade must not replace all servers.
     return _digest(encoded.replace(b',"alternatives":[]', b"").replace(b',"candidates":null', b""))
 
 

@@ -1,4 +1,4 @@
-"""`slipstream drafts follow`: a class whose draft has become worse is told, and gets a trained draft."""
+"""`slipstream drafts follow`: a draft that has become worse raises an event, and the next draft is trained."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_class_that_becomes_worse_is_found_once(factor: float) -> None:
     assert drift.request_class == "b"
     assert (drift.time.timestamp() - BEGAN_S) - shift_at < 5 * WINDOW  # every other answer is of the class
     assert drift.after < 0.95 * drift.before
-    # What is known of before is not told again; what comes later is.
+    # A later run does not raise the same drift again.
     assert judged(answers, b=drift.time) == []
 
 
@@ -152,7 +152,7 @@ def _events(output: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(900)  # the trainings leave the processors to others
-def test_drift_is_told_once_and_a_draft_is_trained_where_allowed(
+def test_drift_is_an_event_once_and_a_draft_is_trained_where_allowed(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "trained"
@@ -201,7 +201,7 @@ def test_drift_is_told_once_and_a_draft_is_trained_where_allowed(
     assert again["answers"] >= 2 * trained["answers"]
     assert {path.name for path in output.iterdir() if path.is_dir()} == {trained["draft"], again["draft"]}
 
-    # A run that ended before it wrote the event is made up for, without a training.
+    # The earlier run ended before its event was written: the event is written now, without another training.
     lines = (output / "events.jsonl").read_text().splitlines(keepends=True)
     (output / "events.jsonl").write_text("".join(lines[:-1]) + lines[-1][:20])
     assert main(_follow(store, output, "--once", *options, "200")) == 0
@@ -238,7 +238,7 @@ def test_answers_since_the_first_drift_count_for_a_training(store: Store, tmp_pa
     assert first["since"] == second["since"] < first["time"] < second["time"]
 
 
-def test_a_training_that_fails_is_told_and_not_repeated(store: Store, tmp_path: Path) -> None:
+def test_a_training_that_failed_is_repeated_with_more_answers(store: Store, tmp_path: Path) -> None:
     output = tmp_path / "trained"
     store.put(CLASS, 420, rate=GOOD)
     store.put(CLASS, 420, rate=BAD)

@@ -220,6 +220,7 @@ def test_an_address_in_use_is_one_clear_message(filter_: Filter) -> None:
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("options", "message"),
     [

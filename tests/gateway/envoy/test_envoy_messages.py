@@ -10,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 from slipstream_gateway.extproc.messages import FIELDS, PACKAGE
 
 PUBLISHED = "xds-protos==1.85.0"
@@ -35,6 +36,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.integration
 def test_fields_have_the_published_numbers_and_types(tmp_path: Path) -> None:
     download = ["download", "--quiet", "--no-deps", "--dest", str(tmp_path), PUBLISHED]
     subprocess.run([sys.executable, "-m", "pip", *download], check=True)

@@ -200,8 +200,8 @@ def test_several_choices_do_not_go_on(stand: Stand) -> None:
 
 
 def test_stream_that_breaks_again_and_again_ends_with_an_error(stand: Stand) -> None:
-    # So hot that the answer is far longer than what comes before the last cut. The cuts are planned before it begins: a
-    # busy client may read its first event when the server has sent the last one.
+    # At this temperature the answer is longer than all bytes up to the last cut. The cuts are planned before the answer
+    # begins: when a busy client reads the first event, the server may have sent the last one.
     request = {"mode": "plain", "temperature": 2.0, "seed": 1, "max_tokens": 400}
     stand.network.plan(*[Cut(1500)] * 12)
     answer = ask(stand.gateway.url, **request)

@@ -17,6 +17,7 @@ for number in range(20_000):
 """
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(30)
 def test_many_signals_at_once_are_as_good_as_one() -> None:
     """A terminal, a supervisor and a user may all send theirs; one that interrupts the handler of another must not wait
