@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 CLIENTS = 3
 PATIENCE_S = 120.0  # four processes of vLLM share the cores
 ANSWER_TOKENS = 60
-SOME_TOKENS = 15  # of an answer; a probe of the gateways may have as many
+SOME_TOKENS = 15  # of an answer
 
 
 @pytest.fixture
@@ -92,9 +92,13 @@ def are_used(servers: Sequence[ServerGroup]) -> bool:
 
 
 def half_way(servers: Sequence[ServerGroup]) -> ServerGroup:
-    """The server that is in the middle of a client's answer, as soon as there is one. The loss of another one leaves
-    nothing to resume: equal requests prefer one server, and the other one may have the gateways' short probes alone."""
+    """A server that is in the middle of a client's answer. Returns once there is one.
+
+    The loss of another server leaves nothing to resume. Equal requests prefer one server, and the other one may have
+    only the gateways' short probes. So the server must have ended a client's answer before.
+    """
     since = [server.progress() for server in servers]
+    has_clients: set[int] = set()
 
     def found() -> ServerGroup | None:
         time.sleep(0.1)
@@ -102,7 +106,8 @@ def half_way(servers: Sequence[ServerGroup]) -> ServerGroup:
             tokens, ended = server.progress()
             if ended != since[index][1]:
                 since[index] = tokens, ended
-            if tokens - since[index][0] >= SOME_TOKENS:
+                has_clients.add(index)
+            if index in has_clients and tokens - since[index][0] >= SOME_TOKENS:
                 return server
         return None
 
