@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,10 @@ from tests.support.scheduling import Scheduling
 START_TIMEOUT_S = 90.0
 
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+
+
+# A shell that starts the suite in the background ignores Ctrl-C, and so would all processes that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _has_gpu() -> bool:

@@ -61,7 +61,8 @@ def expected(smollm2: Path) -> list[str]:
 MODES = ({"x-slipstream-mode": "plain"}, {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": "3"})
 
 
-def _ask(url: str, question: str, mode: dict[str, str]) -> tuple[str, dict[str, Any]]:
+def _ask(url: str, question: str, mode: dict[str, str]) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """The text, the usage, and the gateway's headers."""
     body = {
         "model": "smollm2",
         "messages": [{"role": "user", "content": question}],
@@ -75,7 +76,8 @@ def _ask(url: str, question: str, mode: dict[str, str]) -> tuple[str, dict[str, 
     )
     with urllib.request.urlopen(request, timeout=240) as response:
         answer = json.load(response)
-    return answer["choices"][0]["message"]["content"], answer["usage"]
+        headers = {name: value for name, value in response.headers.items() if name.startswith("x-slipstream-")}
+    return answer["choices"][0]["message"]["content"], answer["usage"], headers
 
 
 def _check_smollm2(up: Any, expected: list[str]) -> None:
@@ -83,11 +85,13 @@ def _check_smollm2(up: Any, expected: list[str]) -> None:
     accepted = 0
     for question, text in zip(QUESTIONS, expected, strict=True):
         for mode in MODES:
-            answer, usage = _ask(up.url, question, mode)
+            answer, usage, headers = _ask(up.url, question, mode)
             assert answer == text, f"{mode}: {question}"
+            assert headers["x-slipstream-arm"] == mode["x-slipstream-mode"], headers
+            assert usage["slipstream"]["draft_length"] == int(mode.get("x-slipstream-draft-length", 0)), usage
         accepted += usage["completion_tokens_details"]["accepted_prediction_tokens"]
     assert "Paris" in expected[0]
-    assert accepted > 20
+    assert accepted > 20, usage
     headers, _ = run_pasted(up.commands[0])
     assert headers["x-slipstream-class"].startswith("summarization/")
     _, body = run_pasted(up.commands[1])

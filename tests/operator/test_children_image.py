@@ -27,7 +27,7 @@ def test_the_image_has_the_python_of_the_engine_first():
     [preflight] = template(pair_object())["spec"]["initContainers"]
     assert preflight["command"][0] == "python"
     assert "PATH=/opt/slipstream/venv/bin:${PATH}" in DOCKERFILE
-    assert re.search(r"venv/bin/pip install .*\[engine,gpu\]", DOCKERFILE)
+    assert re.search(r"venv/bin/pip install .*\[engine,gpu,drafts\]", DOCKERFILE)
 
 
 def test_the_image_listens_where_the_service_points():

@@ -228,9 +228,12 @@ class VllmKubelet(Kubelet):
         ports: Mapping[str, int],
         *,
         index: int = 0,
+        core: int | None = None,
     ) -> None:
+        """With `core`, its servers run on that core alone."""
         super().__init__(kube, namespace, folder, ports, index=index)
         self._install = install
+        self._placed = () if core is None else ("taskset", "--cpu-list", str(core))
         self.python = install.python
         self.processes: list[Child] = []
         self.port = ports["http"]
@@ -284,6 +287,7 @@ class VllmKubelet(Kubelet):
             Child(
                 name="vLLM",
                 command=[
+                    *self._placed,
                     *(str(self._install.python), "-c", _VLLM, "serve"),
                     *(self._argument(argument, container, variables) for argument in container["args"]),
                     *(() if "--host=::" in container["args"] else ("--host", HOST)),

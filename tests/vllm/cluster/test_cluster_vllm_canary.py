@@ -5,6 +5,7 @@ API server, operator, gateway, Redis and the servers of vLLM are real; kubelet a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,12 +27,15 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 def make_kubelet(
     vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path
 ) -> Iterator[Callable[[str], VllmKubelet]]:
+    """Its servers share one core. On two, each would keep one for a while, and other load on one of the cores would
+    look like a slow revision."""
     made: list[VllmKubelet] = []
+    core = max(os.sched_getaffinity(0))
 
     def make(name: str) -> VllmKubelet:
         (tmp_path / name).mkdir()
         [port] = lasting_ports(1)
-        made.append(VllmKubelet(vllm_install, kube, namespace, tmp_path / name, {"http": port}))
+        made.append(VllmKubelet(vllm_install, kube, namespace, tmp_path / name, {"http": port}, core=core))
         return made[-1]
 
     yield make
