@@ -9,6 +9,7 @@ from slipstream_core.manifest.serving import Canary
 from slipstream_core.observation import PARITY, Observation, Subject
 from slipstream_core.types import Arm, Reason
 from slipstream_operator.rollout.analysis import RevisionFacts, RevisionLedger, Verdict
+from slipstream_operator.rollout.analysis.revisions import COLD_ANSWERS
 
 BEGUN_S = 1_000_000.0
 CANARY = Canary(min_samples=100, max_slowdown=0.1)
@@ -94,6 +95,22 @@ def test_false_alarms_are_rare() -> None:
     assert alarms <= 2
 
 
+def test_the_times_of_a_cold_server_do_not_count() -> None:
+    """Its first answers take ten times as long; an answer that began beside them does not count, either."""
+    observations = traffic(random.Random(4), 2000)
+    last = [number for number, seen in enumerate(observations) if seen.canary][COLD_ANSWERS - 1]
+    found = ledger()
+    for seen in observations[: last + 1]:
+        record(found, answer_like(seen, seen.e2e_s * 10.0) if seen.canary else seen)
+    record(found, answer(last + 1, 2.0, canary=False))
+    assert found.facts().samples + found.facts().serving_samples == 0
+    record(found, *observations[last + 1 :])
+    facts = found.facts()
+    assert facts.slow is None
+    assert facts.change is not None
+    assert abs(facts.change) < 0.05
+
+
 @pytest.mark.parametrize("slower", [1.04, 1.08])
 def test_a_revision_within_the_limit_is_not_called_slow(slower: float) -> None:
     alarms = 0
@@ -165,11 +182,12 @@ def test_differing_answers_are_counted_and_few_replays_prove_nothing() -> None:
 
 def test_without_replays_for_long_enough_parity_does_not_apply() -> None:
     found = ledger()
-    record(found, *(answer(number, 1.0, canary=True) for number in range(3 * CANARY.min_samples)))
+    enough = COLD_ANSWERS + 3 * CANARY.min_samples
+    record(found, *(answer(number, 1.0, canary=True) for number in range(enough)))
     assert found.facts().parity is Verdict.NOT_APPLICABLE
     record(found, answer(0, 1.0, canary=True, status=PARITY, parity="match"))
     assert found.facts().parity is Verdict.NO_DATA
-    record(found, *(answer(number, 1.0, canary=True) for number in range(7 * CANARY.min_samples)))
+    record(found, *(answer(enough + number, 1.0, canary=True) for number in range(7 * CANARY.min_samples)))
     assert found.facts().parity is Verdict.NOT_APPLICABLE
 
 

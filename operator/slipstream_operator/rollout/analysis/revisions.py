@@ -3,6 +3,7 @@
 Each request is assigned to one of the two at random, whatever its class and arm. Answer times are compared within
 blocks of a class (see `paired`), so that neither busy hours nor another mix of classes look like a difference. The
 blocks of all classes together show that the new revision is not slower; those of one class alone can show that it is.
+The times of its first answers do not count: a server that has just started compiles kernels and fills its caches.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from slipstream_operator.rollout.analysis.record import NOT_APPLICABLE_AFTER, bl
 
 _ANALYSIS = Analysis()
 FEWEST_REPLAYS = 10
+COLD_ANSWERS = 10
+"""The number of the new revision's first answers whose times do not count."""
 _REPLAYS_AWAITED = 10  # times `minSamples` answers, for a service of which few answers are comparable
 _CONFIDENCE_SLOWER = 0.999  # of a verdict on one class among many
 _ALARM_AT = math.log(_ANALYSIS.false_alarm_requests)
@@ -41,7 +44,7 @@ class SlowClass(msgspec.Struct, frozen=True, kw_only=True):
 class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a new revision.
 
-    `samples` and `serving_samples` count the answers of both revisions. `change` is the change of the mean time of an
+    `samples` and `serving_samples` count the timed answers of both revisions. `change` is the change of the mean time of an
     answer as a share of the serving revision's, and `bound` is above it, at all times with 95 % confidence; both are
     None before there are enough answers. `errors` and `parity` are the verdicts on failed requests and on differing
     answers, of which `replays` were compared; each share beside them is None without requests. `slow` is the class with
@@ -66,6 +69,8 @@ class RevisionLedger:
     def __init__(self, *, pair: str, revision: str, canary: Canary, begun_s: float) -> None:
         self.pair, self.revision, self.canary = pair, revision, canary
         self._begun_s = begun_s
+        self._cold = COLD_ANSWERS
+        self._warm_s = begun_s
         limits = Thresholds(error_rate=canary.error_rate, parity_loss=canary.parity_loss)
         self._rules = {rule.metric: rule for rule in rules_of(limits, min_samples=canary.min_samples)}
         self._guards = {metric: Guard() for metric in self._rules}
@@ -86,8 +91,7 @@ class RevisionLedger:
                 self._bet(Metric.PARITY, float(seen.parity == "mismatch"))
         elif seen.status == "ok":
             self._count(seen, 0.0)
-            times = self._classes.setdefault(seen.request_class, PairedTimes())
-            times.add(seen.e2e_s, seen.output_tokens, control=not seen.canary)
+            self._time(seen)
         elif is_failure(seen) or seen.status in ALSO_FAILURES:
             self._count(seen, 1.0)
 
@@ -108,6 +112,15 @@ class RevisionLedger:
             replays=parity.samples,
             slow=self._slowest(),
         )
+
+    def _time(self, seen: Observation) -> None:
+        """Count the time of an answer of either revision that began after the new one's cold answers."""
+        if self._cold:
+            self._cold -= seen.canary
+            self._warm_s = seen.time_s
+        elif seen.time_s - seen.e2e_s >= self._warm_s:
+            times = self._classes.setdefault(seen.request_class, PairedTimes())
+            times.add(seen.e2e_s, seen.output_tokens, control=not seen.canary)
 
     def _count(self, seen: Observation, x: float) -> None:
         if seen.canary:
