@@ -44,8 +44,8 @@ class SlowClass(msgspec.Struct, frozen=True, kw_only=True):
 class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a new revision.
 
-    `samples` and `serving_samples` count the timed answers of both revisions. `change` is the change of the mean time of an
-    answer as a share of the serving revision's, and `bound` is above it, at all times with 95 % confidence; both are
+    `samples` and `serving_samples` count the timed answers of both. `change` is the change of the mean time of
+    an answer as a share of the serving revision's, and `bound` is above it, at all times with 95 % confidence; both are
     None before there are enough answers. `errors` and `parity` are the verdicts on failed requests and on differing
     answers, of which `replays` were compared; each share beside them is None without requests. `slow` is the class with
     the largest shown increase.
