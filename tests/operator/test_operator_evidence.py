@@ -111,6 +111,20 @@ def serve_until(wanted: str, cluster: Cluster, redis: RedisServer, name: str, **
         time.sleep(0.5)
 
 
+def test_a_draft_that_has_become_worse_is_an_event_of_the_policy(
+    kube: KubeApiServer, cluster: Cluster, redis: RedisServer, tmp_path: Path
+) -> None:
+    cluster.patch("speculationpolicies", "acme", {"spec": {"capture": {"share": 1}}})
+    with OperatorProcess(kube, cluster.namespace, tmp_path, "--redis", redis.url):
+        play_ready(cluster)
+        share(redis, outcomes(cluster, CODE, 420, steps=60))
+        share(redis, outcomes(cluster, CODE, 420, steps=100, acceptance=0.5))
+        [drift] = eventually(lambda: [event for event in cluster.events("acme") if event["reason"] == "DraftDrift"])
+    assert drift["type"] == "Warning"
+    assert drift["message"].startswith(f"{CODE}: 2.00 tokens per step in the 200 speculative answers from ")
+    assert ", 3.33 before;" in drift["message"]
+
+
 def test_class_is_promoted_and_taken_back_on_evidence_across_kills(
     kube: KubeApiServer, cluster: Cluster, redis: RedisServer, tmp_path: Path
 ) -> None:

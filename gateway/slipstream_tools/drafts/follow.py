@@ -7,12 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+from slipstream_core.drift import Answer, Drift, DriftDetector
 from slipstream_core.errors import CommandError
 from slipstream_gateway.capture.store import CaptureStore
 
 from slipstream_tools.drafts import training
 from slipstream_tools.drafts.continual_training import ContinualTraining
-from slipstream_tools.drafts.drift import Answer, Drift, DriftDetector
 from slipstream_tools.drafts.events import DRIFT, NOT_TRAINED, Event, Events, locked
 from slipstream_tools.drafts.new_answers import NewAnswers
 from slipstream_tools.drafts.selection import Selection

@@ -26,6 +26,7 @@ from slipstream_operator.rollout.analysis import (
     RevisionFacts,
     RevisionLedger,
 )
+from slipstream_operator.rollout.draft_drift import DriftWatch
 from slipstream_operator.status.conditions import read_time
 from slipstream_operator.types import Note
 
@@ -123,6 +124,7 @@ class _Book:
 
     def __init__(self, key: ObjectKey, ledger: PolicyLedger, spec: SpeculationPolicySpec | None, now_s: float) -> None:
         self.key, self.ledger, self.spec = key, ledger, spec
+        self.drafts = DriftWatch()
         self.opened_s = self.current_s = now_s
         self.was_read = self.is_followed = False
         self.pending: asyncio.TimerHandle | None = None
@@ -216,6 +218,11 @@ class CollectedEvidence:
             return facts
         return {name: unread(one, book.opened_s) for name, one in facts.items()}
 
+    def news(self, key: ObjectKey) -> tuple[Note, ...]:
+        """What the outcomes have shown about the drafts of a policy that captures answers, since the last call."""
+        book = self._books.get(key)
+        return book.drafts.take() if book is not None else ()
+
     def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
         """The checkpoint from which `open` restores the ledger; empty for a policy that was not opened.
 
@@ -267,6 +274,8 @@ class CollectedEvidence:
         book = self._by_pair.get(seen.subject.pair)
         if book is not None and book.is_followed:
             book.ledger.record(seen, now_s=self._clock_s())
+            if book.spec is not None and book.spec.capture is not None:  # only captured answers can train a draft
+                book.drafts.record(seen, now_s=self._clock_s())
 
     def _passed(self, pair: str, position: Position) -> None:
         if (comparison := self._comparisons.get(pair)) is not None:

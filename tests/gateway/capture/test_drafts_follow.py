@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slipstream_core.drift import ESTABLISHED, WINDOW, Answer, Drift, DriftDetector
 from slipstream_core.manifest.capture import Capture
 from slipstream_engine.candidates import CandidateWatch
 from slipstream_engine.embedded import TARGET_DIR
@@ -24,7 +25,6 @@ from slipstream_gateway.capture.frames import Captured, Configured
 from slipstream_gateway.capture.store import CaptureStore
 from slipstream_gateway.capture.writer import Writer
 from slipstream_tools.cli import main
-from slipstream_tools.drafts.drift import ESTABLISHED, WINDOW, Answer, Drift, DriftDetector
 
 from tests.gateway.capture.captures import PAIR, captured
 from tests.support.polling import eventually
