@@ -136,8 +136,9 @@ FAULTS = [
 
 
 def is_wrong(verify, requests):
-    answers = verify_batch(verify, requests, device=DEVICE)
+    """Whether an answer is not plain decoding's, or its tensors contradict each other."""
     try:
+        answers = verify_batch(verify, requests, device=DEVICE)
         for request, answer in zip(requests, answers, strict=True):
             check(request, answer)
     except AssertionError:
