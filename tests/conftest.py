@@ -27,10 +27,6 @@ START_TIMEOUT_S = 90.0
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
-# A shell that starts the suite in the background ignores Ctrl-C, and so would all processes that tests start.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def _has_gpu() -> bool:
     """Whether PyTorch finds a GPU. PyTorch is imported only where the kernel has a GPU's driver: the import takes
     seconds, and most tests need no PyTorch."""
@@ -45,6 +41,9 @@ if not _has_gpu():
     # Kernels run in the interpreter then. The kernel language reads this once, when anything first imports it: other
     # packages do, so this cannot wait for the kernels' own tests.
     os.environ["TRITON_INTERPRET"] = "1"
+
+# A shell that starts the suite in the background ignores Ctrl-C, and so would all processes that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Processes that tests start find `sitecustomize` there.
 _CHILD_STARTUP = str(Path(__file__).parent / "support" / "child_startup")

@@ -111,6 +111,15 @@ def test_the_times_of_a_cold_server_do_not_count() -> None:
     assert abs(facts.change) < 0.05
 
 
+def test_a_fast_clock_of_a_gateway_does_not_end_the_comparison() -> None:
+    found = ledger()
+    record(found, *(answer(number, 1.0, canary=True, time_s=9e10) for number in range(COLD_ANSWERS)))
+    for number in range(100):
+        seen = answer(number, 1.0, canary=number % 2 == 0, time_s=BEGUN_S + 1e6 + 10.0 + number)
+        found.record(seen, now_s=seen.time_s)
+    assert found.facts().samples == found.facts().serving_samples == 50
+
+
 @pytest.mark.parametrize("slower", [1.04, 1.08])
 def test_a_revision_within_the_limit_is_not_called_slow(slower: float) -> None:
     alarms = 0

@@ -1,4 +1,4 @@
-"""Drafts that become worse, as the operator hears of them from the outcomes."""
+"""The operator's notes about drafts that have become worse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def notes(*observations: list[Observation]) -> list[str]:
     drifts = DriftWatch()
     for seen in observations:
         for one in seen:
-            drifts.record(one, now_s=NOW_S + 1e6)
+            drifts.record(one)
     taken = drifts.take()
     assert drifts.take() == ()
     assert {(note.type, note.reason) for note in taken} <= {("Warning", DRAFT_DRIFT)}
@@ -51,6 +51,8 @@ def test_the_note_has_the_class_both_figures_and_the_time() -> None:
         {"steps": 0},
         {"drafted": 0},
         {"output_tokens": 0},
+        {"time_s": 1e300},
+        {"time_s": -1e300},
     ],
     ids=str,
 )
@@ -60,8 +62,3 @@ def test_other_outcomes_do_not_count(more: dict[str, object]) -> None:
 
 def test_a_busy_engine_that_drafts_less_is_no_drift() -> None:
     assert notes(answers(), worse(acceptance=0.9)) == []
-
-
-@pytest.mark.parametrize("time_s", [1e300, -1e300])
-def test_impossible_times_break_nothing(time_s: float) -> None:
-    assert len(notes(answers(), worse(time_s=time_s))) == 1

@@ -61,8 +61,8 @@ class Evidence(Protocol):
     def facts(self, key: ObjectKey) -> Mapping[str, Any]:
         """The facts of each known class; empty for a policy that was not opened."""
 
-    def news(self, key: ObjectKey) -> tuple[Note, ...]:
-        """What the outcomes have shown about drafts since the last call."""
+    def take_notes(self, key: ObjectKey) -> tuple[Note, ...]:
+        """The notes about drafts that have become worse since the last call."""
 
     def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
         """The text from which `open` restores this evidence and `status`; empty for a policy that was not opened.
@@ -117,7 +117,7 @@ class PolicyReconciler:
         waits_s = await self._statuses.write(raw, plan.status, seal=seal)
         self._evidence.follow(key, plan.status, paused=paused)
         if waits_s is None:
-            self._events.post(raw, (*plan.notes, *self._evidence.news(key)))
+            self._events.post(raw, (*plan.notes, *self._evidence.take_notes(key)))
         return min((s for s in (waits_s, plan.next_look_s) if s is not None), default=None)
 
     def forget(self, key: ObjectKey) -> None:

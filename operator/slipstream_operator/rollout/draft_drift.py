@@ -8,6 +8,7 @@ from slipstream_core.drift import WINDOW, Answer, Drift, DriftDetector
 from slipstream_core.observation import Observation
 from slipstream_core.types import Arm
 
+from slipstream_operator.rollout.analysis.outcomes import kind_of
 from slipstream_operator.status.conditions import rfc3339
 from slipstream_operator.types import Note
 
@@ -21,13 +22,13 @@ class DriftWatch:
         self._detector = DriftDetector({})
         self._notes: list[Note] = []
 
-    def record(self, seen: Observation, *, now_s: float) -> None:
+    def record(self, seen: Observation) -> None:
         """Record an outcome; others than those of speculative answers are ignored."""
-        if seen.status != "ok" or seen.arm is not Arm.SPECULATIVE or seen.canary:
+        if kind_of(seen) is None or seen.status != "ok" or seen.arm is not Arm.SPECULATIVE or seen.canary:
             return
-        if min(seen.output_tokens, seen.steps, seen.drafted) <= 0:
+        if seen.steps <= 0 or not seen.drafted:
             return
-        time = datetime.datetime.fromtimestamp(max(min(seen.time_s, now_s), 0.0), datetime.UTC)
+        time = datetime.datetime.fromtimestamp(seen.time_s, datetime.UTC)
         answer = Answer(time, seen.output_tokens, seen.steps, seen.drafted, seen.accepted)
         if (drift := self._detector.add(seen.request_class, answer)) is not None:
             self._notes.append(_note(drift))
@@ -39,7 +40,7 @@ class DriftWatch:
 
 
 def _note(drift: Drift) -> Note:
-    # The same text each time that the outcomes are read, so that the Event is not repeated after a restart.
+    # The text depends on the outcomes alone: outcomes that are read again give the same Event.
     return Note(
         type="Warning",
         reason=DRAFT_DRIFT,

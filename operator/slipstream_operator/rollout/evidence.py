@@ -218,8 +218,9 @@ class CollectedEvidence:
             return facts
         return {name: unread(one, book.opened_s) for name, one in facts.items()}
 
-    def news(self, key: ObjectKey) -> tuple[Note, ...]:
-        """What the outcomes have shown about the drafts of a policy that captures answers, since the last call."""
+    def take_notes(self, key: ObjectKey) -> tuple[Note, ...]:
+        """The notes about drafts that have become worse since the last call. Only policies that capture answers have
+        such notes."""
         book = self._books.get(key)
         return book.drafts.take() if book is not None else ()
 
@@ -275,7 +276,7 @@ class CollectedEvidence:
         if book is not None and book.is_followed:
             book.ledger.record(seen, now_s=self._clock_s())
             if book.spec is not None and book.spec.capture is not None:  # only captured answers can train a draft
-                book.drafts.record(seen, now_s=self._clock_s())
+                book.drafts.record(seen)
 
     def _passed(self, pair: str, position: Position) -> None:
         if (comparison := self._comparisons.get(pair)) is not None:

@@ -91,7 +91,7 @@ class RevisionLedger:
                 self._bet(Metric.PARITY, float(seen.parity == "mismatch"))
         elif seen.status == "ok":
             self._count(seen, 0.0)
-            self._time(seen)
+            self._time(seen, now_s)
         elif is_failure(seen) or seen.status in ALSO_FAILURES:
             self._count(seen, 1.0)
 
@@ -113,12 +113,13 @@ class RevisionLedger:
             slow=self._slowest(),
         )
 
-    def _time(self, seen: Observation) -> None:
-        """Count the time of an answer of either revision that began after the new one's cold answers."""
+    def _time(self, seen: Observation, now_s: float) -> None:
+        """Count the time of an answer of either revision that began after the last cold answer ended."""
+        ended_s = min(seen.time_s, now_s)  # the clock of a gateway may be fast
         if self._cold:
             self._cold -= seen.canary
-            self._warm_s = seen.time_s
-        elif seen.time_s - seen.e2e_s >= self._warm_s:
+            self._warm_s = ended_s
+        elif ended_s - seen.e2e_s >= self._warm_s:
             times = self._classes.setdefault(seen.request_class, PairedTimes())
             times.add(seen.e2e_s, seen.output_tokens, control=not seen.canary)
 
