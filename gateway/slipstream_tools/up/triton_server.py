@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from slipstream_core.errors import CommandError
 
 from slipstream_tools.up.probe import Probe
 from slipstream_tools.up.processes import Child, wait_until_ready
@@ -15,12 +17,18 @@ from slipstream_tools.up.triton_install import find_triton, link_backends, link_
 
 EXIT_TIMEOUT_S = 5
 SHARED_MEMORY = Path("/dev/shm")  # nosec B108 # where Triton has its own, by a prefix of ours
+_RESTARTS = 2
+# How its end is logged when a Python process of a model gave no sign of life for a second while it was starting. The
+# limit is fixed in Triton: `ReceiveMessageFromStub` of its Python backend.
+_STARVED = "boost::interprocess::lock_exception"
+_NO_GPU = "CudaDriverHelper has not been initialized"  # an error line of every start on a machine without a GPU
 # A model's own load failure, as Triton logs it in its table of models and in error lines.
 _LOAD_FAILURES = (
     re.compile(r"TritonModelException: (?P<why>.+?)(?:\n|$)"),
     re.compile(r"failed to load '[^']+' version \d+: (?P<why>.+)"),
     re.compile(r"^E\d{4} .*?\] \"?(?P<why>.+)", re.MULTILINE),
     re.compile(r"^error: (?P<why>.+)", re.MULTILINE),
+    re.compile(r"^  what\(\): +(?P<why>.+)", re.MULTILINE),
 )
 
 
@@ -51,7 +59,7 @@ class TritonServer:
         self.ports = ports
         self._probe = Probe()
         self._shared_memory_prefix = f"slipstream_{ports.grpc}_{time.monotonic_ns()}_"
-        self.child = Child(
+        self._launch: Callable[[], Child] = lambda: Child(
             name="Triton",
             command=[
                 str(install.binary),
@@ -72,24 +80,40 @@ class TritonServer:
             cwd=run_dir,  # vLLM searches packages in its working directory
             nice=nice,
         )
+        self.child = self._launch()
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
         """Waits until every model is loaded. False when `stopping()` became true first.
 
+        A server that ended because the machine was too busy is started again, as a kubelet does; so the calling thread
+        must live as long as the server.
+
         Raises:
             CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
         """
-        return wait_until_ready(
-            self.child, is_ready=self._is_ready, failure=self.failure, timeout_s=timeout_s, stopping=stopping
-        )
+
+        def wait() -> bool:
+            return wait_until_ready(
+                self.child, is_ready=self._is_ready, failure=self.failure, timeout_s=timeout_s, stopping=stopping
+            )
+
+        for _ in range(_RESTARTS):
+            try:
+                return wait()
+            except CommandError:
+                if not self._was_starved():
+                    raise
+            self.stop()
+            self.child = self._launch()
+        return wait()
 
     def failure(self) -> str:
         """The reason of its failure: the most informative line of its log, on one line."""
-        log = self.child.log_tail(lines=400)
+        log = "\n".join(line for line in self.child.log_tail(lines=400).splitlines() if _NO_GPU not in line)
         for pattern in _LOAD_FAILURES:
             if found := pattern.search(log):
                 # A Python traceback follows, on the same line with escaped line ends.
-                return found["why"].partition("\\n")[0].strip().rstrip(";").strip('"')
+                return found["why"].partition("\\n")[0].strip().rstrip(";").strip('" ')
         return self.child.log_tail(lines=1) or "its log is empty"
 
     def stop(self) -> None:
@@ -97,6 +121,9 @@ class TritonServer:
         self.child.stop(timeout_s=EXIT_TIMEOUT_S + 5)
         for region in SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
+
+    def _was_starved(self) -> bool:
+        return self.child.exit_code == -signal.SIGABRT and _STARVED in self.child.log_tail()
 
     def _is_ready(self) -> bool:
         return self._probe.is_ok(f"http://{self.ports.host}:{self.ports.http}/v2/health/ready")
