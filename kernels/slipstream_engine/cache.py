@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 
 import torch
 from torch import Tensor
@@ -30,11 +29,16 @@ class SlotCache:
             self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.layers)]
             self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.layers)]
         except RuntimeError as exc:  # PyTorch is out of memory, on either device
-            size = 2 * config.layers * math.prod(shape) * dtype.itemsize / 2**30
+            size = self.size_bytes(config, slots, context_tokens, dtype) / 2**30
             raise CheckpointError(
                 f"the cache of {slots} slots of {context_tokens} tokens needs {size:.1f} GiB and cannot be allocated: "
                 "lower the number of slots or the context"
             ) from exc
+
+    @staticmethod
+    def size_bytes(config: ModelConfig, slots: int, context_tokens: int, dtype: torch.dtype) -> int:
+        """The memory of such a cache."""
+        return 2 * config.layers * slots * context_tokens * config.kv_heads * config.head_dim * dtype.itemsize
 
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store `keys` and `values` [tokens, kv_heads, head_dim] at `rows` [tokens] i64."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from slipstream_engine.cache import SlotCache
 from slipstream_engine.config import load_config
 from slipstream_engine.draft_compatibility import check_draft
 from slipstream_engine.drafts import DraftSource, ModelDrafts, PromptLookup
 from slipstream_engine.eagle import EagleDrafts, EagleHead
 from slipstream_engine.errors import DraftMismatchError
 from slipstream_engine.hybrid_drafts import HybridDrafts
+from slipstream_engine.memory import available_bytes
 from slipstream_engine.model import Model
 from slipstream_engine.settings import EngineSettings, resolve_source, resolve_tokenizer
 from slipstream_engine.tensor_files import is_eagle_head
 from slipstream_engine.tokenizer import Tokenizer
+
+_LOADED = 2  # the weights of a bfloat16 file become float32
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +45,29 @@ class DraftLoader:
             logger.warning("the draft %r does not match, so no request uses it: %s", source, exc)
             return None
         return HybridDrafts(self.lookup(), model) if self._settings.draft_kind == "hybrid" else model
+
+    def load_added(self, source: str) -> DraftSource | None:
+        """As `load`, for an engine that serves already.
+
+        Raises:
+            OSError: the draft may need more memory than there is, and the kernel would end the engine. On a GPU `load`
+                itself fails where memory does not suffice.
+        """
+        if self._target.device.type == "cpu":
+            self._check_memory(resolve_source(source))
+        return self.load(source)
+
+    def _check_memory(self, folder: Path) -> None:
+        available = available_bytes()
+        config, slots, target = load_config(folder), self._settings.max_slots, self._target
+        context = min(target.context_tokens, config.context_tokens)
+        files = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        needed = _LOADED * files + SlotCache.size_bytes(config, slots, context, target.dtype)
+        if available is not None and needed > available:
+            raise OSError(
+                f"it may need {needed / 2**20:.0f} MiB with its cache of {slots} slots of {context} tokens, and "
+                f"{available / 2**20:.0f} MiB of memory are available"
+            )
 
     def lookup(self) -> PromptLookup:
         """Drafts of n-grams, which need no checkpoint."""

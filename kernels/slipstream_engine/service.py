@@ -53,7 +53,7 @@ class EngineService:
         engine, loader = load(settings)
         service = cls(engine)
         if settings.candidates is not None and engine.draft_names:
-            service.watch(CandidateWatch(Path(settings.candidates), loader.load, service.change_draft))
+            service.watch(CandidateWatch(Path(settings.candidates), loader.load_added, service.change_draft))
         service.begin()
         return service
 

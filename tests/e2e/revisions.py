@@ -11,7 +11,7 @@ from typing import NamedTuple
 import httpx
 
 from tests.e2e.real_cluster import Cluster, text_of
-from tests.e2e.test_cluster import until
+from tests.e2e.test_cluster import STEP_LIMIT_S, until
 from tests.support.kube_client import JSON
 from tests.support.kubelet import Kubelet, TritonKubelet
 from tests.support.relay import Relay
@@ -126,9 +126,9 @@ class Rollout:
         found: JSON = status.get("canary") or {}
         return found
 
-    def ended(self, phase: str) -> JSON:
+    def ended(self, phase: str, *, within_s: float = STEP_LIMIT_S) -> JSON:
         """The state of the new revision after its comparison; its servers are gone."""
-        until(phase, lambda: self.canary.get("phase") == phase, seen=lambda: self.canary)
+        until(phase, lambda: self.canary.get("phase") == phase, seen=lambda: self.canary, within_s=within_s)
         until("its servers are gone", lambda: not self.beside())
         # Its pods go with it, as Kubernetes collects them.
         self.cluster.kubectl("delete", "pods", "--selector", "slipstream.dev/revision", "--wait=false", "--force")

@@ -95,12 +95,18 @@ def cluster(kube: KubeApiServer, crds: None, namespace: str, tmp_path: Path) -> 
         yield cluster
 
 
-def until(what: str, check: Callable[[], Any], *, seen: Callable[[], Any] | None = None) -> Any:
+def until(
+    what: str,
+    check: Callable[[], Any],
+    *,
+    seen: Callable[[], Any] | None = None,
+    within_s: float = STEP_LIMIT_S,
+) -> Any:
     """What `check` returns, once that is true; it says what it waited for, and what it saw instead."""
-    deadline = time.monotonic() + STEP_LIMIT_S
+    deadline = time.monotonic() + within_s
     while not (found := check()):
         if time.monotonic() > deadline:
-            pytest.fail(f"not within {STEP_LIMIT_S:g} s: {what}; seen: {seen() if seen else found}")
+            pytest.fail(f"not within {within_s:g} s: {what}; seen: {seen() if seen else found}")
         time.sleep(0.1)
     return found
 

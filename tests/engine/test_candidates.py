@@ -7,12 +7,14 @@ import json
 import logging
 import queue
 import random
+import re
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slipstream_engine import candidates, draft_loading
 from slipstream_engine.candidates import GONE_LOOKS, MOST, CandidateWatch
 from slipstream_engine.draft_choice import DraftChoice, Standing
 from slipstream_engine.engine_protocol import DraftStanding
@@ -49,7 +51,7 @@ class _Served(EngineService):
         engine, loader = load(settings)
         super().__init__(engine)
         self.engine = engine
-        self.found = CandidateWatch(folder, loader.load, self.change_draft)
+        self.found = CandidateWatch(folder, loader.load_added, self.change_draft)
         self.begin()
 
     def answers(self, group: str, *wanted: str) -> set[tuple[str, str]]:
@@ -158,6 +160,32 @@ def test_what_is_no_finished_draft_is_left_out(
     assert said[1] == f"candidate {changed} cannot be loaded now: the SHA-256 of {file} is not that in training.json"
     served.ask("one")
     assert served.facts().drafts == ("close",)
+
+
+def test_a_candidate_waits_for_memory(
+    served: _Served,
+    pair_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(candidates, "RETRY_S", 0.0)
+    monkeypatch.setattr(draft_loading, "available_bytes", lambda: 1000)
+    name = finish(pair_folder, tmp_path / "trained" / "support-1")
+    with caplog.at_level(logging.WARNING):
+        served.found.look()
+        served.found.look()
+    [said] = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(
+        f"candidate {name} cannot be loaded now: it may need [0-9]+ MiB with its cache of [0-9]+ slots of "
+        "[0-9]+ tokens, and 0 MiB of memory are available",
+        said,
+    )
+    assert served.facts().drafts == ("close",)
+    monkeypatch.setattr(draft_loading, "available_bytes", lambda: None)  # not known here
+    served.found.look()
+    served.ask("one")
+    assert served.facts().drafts == ("close", name)
 
 
 def test_a_draft_for_one_class_is_a_candidate_for_no_other(served: _Served, pair_folder: Path, tmp_path: Path) -> None:

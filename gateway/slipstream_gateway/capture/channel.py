@@ -89,7 +89,7 @@ class CaptureChannel:
         if pipe is not self._pipe or pipe.is_closing():
             return
         if self._frames:
-            pipe.write(b"".join(self._frames))
+            pipe.writelines(self._frames)
             self._frames.clear()
         self._unread_bytes = pipe.get_write_buffer_size()
         if self._unread_bytes:

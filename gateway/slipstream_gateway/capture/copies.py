@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import cast
 
 from slipstream_core.manifest.capture import Capture
 from slipstream_core.manifest.objects import SpeculationPolicy
@@ -10,37 +12,63 @@ from slipstream_core.manifest.table import Route, RoutingTable
 from slipstream_core.types import Decision, Endpoint, GenerationRequest
 
 from slipstream_gateway.capture.frames import Captured
-from slipstream_gateway.upstreams.base import Piece, Tokens, Usage
+from slipstream_gateway.upstreams.base import Piece, Tokens, Usage, Wire
 
 MAX_ANSWER_BYTES = 1024 * 1024
-_BYTES_PER_TOKEN = 8
+_COUNTED_AT_ONCE = 256
 
 
 class AnswerCopy:
-    """The pieces of one answer with one choice, up to `MAX_ANSWER_BYTES`; beyond it none is kept."""
+    """The pieces of one answer with one choice, up to `MAX_ANSWER_BYTES`; of a larger one none are kept. `policy` is
+    that by which the request was drawn.
 
-    __slots__ = ("is_too_large", "pieces", "size_bytes")
+    The size is counted once for `_COUNTED_AT_ONCE` pieces: counting cost more than keeping them.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_counted", "_size_bytes", "pieces", "policy")
+
+    def __init__(self, policy: SpeculationPolicy | None = None) -> None:
+        self.policy = policy
         self.pieces: list[Piece] = []
-        self.size_bytes = 0
-        self.is_too_large = False
+        self._counted = 0
+        self._size_bytes = 0
 
     def add(self, piece: Piece) -> None:
         """Must cost next to nothing, because it runs for each chunk of each stream."""
-        size = len(piece.text) if isinstance(piece, Tokens) else len(piece.data)
-        self.size_bytes += size + _BYTES_PER_TOKEN * len(piece.token_ids)
-        if self.size_bytes <= MAX_ANSWER_BYTES:
-            self.pieces.append(piece)
-        elif not self.is_too_large:
-            self.is_too_large = True
+        pieces = self.pieces
+        pieces.append(piece)
+        if len(pieces) - self._counted >= _COUNTED_AT_ONCE:
+            self._count()
+
+    def is_too_large(self) -> bool:
+        """Whether the answer so far is."""
+        self._count()
+        return self._size_bytes > MAX_ANSWER_BYTES
+
+    def _count(self) -> None:
+        new = self.pieces[self._counted :]
+        self._size_bytes += sum([len(piece.data) if isinstance(piece, Wire) else len(piece.text) for piece in new])
+        if self._size_bytes > MAX_ANSWER_BYTES:
             self.pieces.clear()
+        self._counted = len(self.pieces)
+
+
+def _by_type(pieces: list[Piece]) -> tuple[list[Tokens], list[Wire]]:
+    """The pieces from one server, all of the type of the first one. The other list is empty."""
+    if pieces and isinstance(pieces[0], Wire):
+        return [], cast("list[Wire]", pieces)
+    return cast("list[Tokens]", pieces), []
 
 
 def is_drawn(
-    request: GenerationRequest, policy: SpeculationPolicy | None, *, request_class: str, key_id: str, draw: float
+    request: GenerationRequest,
+    policy: SpeculationPolicy | None,
+    *,
+    request_class: str,
+    key_id: str,
+    draw: Callable[[], float],
 ) -> bool:
-    """Whether the answer to `request` is kept. `draw` in [0, 1) is compared with the share of the class; `key_id` is
+    """Whether the answer to `request` is kept. `draw()` in [0, 1) is compared with the share of the class; `key_id` is
     the public id of the caller's key, empty without one. Several answers to one request are never kept, nor are those
     of the Responses API."""
     capture = None if policy is None else policy.spec.capture
@@ -48,7 +76,8 @@ def is_drawn(
         return False
     if (capture.consent == "required" and not request.capture) or key_id in capture.exclude_keys:
         return False
-    return draw < capture.share_of(request_class)
+    share = capture.share_of(request_class)
+    return share >= 1 or draw() < share
 
 
 def captures_of(table: RoutingTable) -> dict[str, Capture]:
@@ -68,9 +97,9 @@ def captured(
     request_id: str,
     key_id: str,
 ) -> Captured:
-    """The frame of a whole answer."""
+    """The frame of a whole answer from one server."""
     pieces = copy.pieces
-    tokens = [piece for piece in pieces if isinstance(piece, Tokens)]
+    tokens, wire = _by_type(pieces)
     target = route.pair.spec.target
     return Captured(
         pair=route.pair.metadata.key,
@@ -87,12 +116,14 @@ def captured(
         top_p=request.top_p,
         endpoint=request.endpoint,
         request=request.raw,
-        text="".join(piece.text for piece in tokens),
-        wire=tuple([piece.data for piece in pieces if not isinstance(piece, Tokens)]),
+        text="".join([piece.text for piece in tokens]),
+        wire=tuple([piece.data for piece in wire]),
         stream=request.stream,
         finish_reason=(tokens[-1].finish_reason or "") if tokens else "",
-        token_ids=tuple([token for piece in pieces for token in piece.token_ids]),
-        prompt_token_ids=tuple([token for piece in pieces for token in piece.prompt_token_ids]),
+        token_ids=tuple([token for piece in pieces if piece.token_ids for token in piece.token_ids]),
+        prompt_token_ids=tuple(
+            [token for piece in pieces if piece.prompt_token_ids for token in piece.prompt_token_ids]
+        ),
         prompt_tokens=usage.prompt_tokens,
         output_tokens=usage.output_tokens,
         drafted=usage.drafted,

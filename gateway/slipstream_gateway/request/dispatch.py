@@ -176,7 +176,7 @@ class Dispatcher:
         call.span = self._tracer.span(request, request_id=context.request_id, traceparent=context.traceparent)
         call.request = _seeded(request)
         if self._capture is not None and self._is_kept(call, judged.decision, served):
-            call.copy = AnswerCopy()
+            call.copy = AnswerCopy(served.route.policy)
         return judged.decision
 
     def _is_kept(self, call: Call, decision: Decision, served: ServedRoute) -> bool:
@@ -187,7 +187,7 @@ class Dispatcher:
             served.route.policy,
             request_class=decision.request_class,
             key_id=context.caller.key_id,
-            draw=self._draws.capture(context.request_id),
+            draw=lambda: self._draws.capture(context.request_id),
         )
 
     def _keep(self, call: Call, copy: AnswerCopy, capture: CaptureChannel) -> None:
@@ -196,9 +196,9 @@ class Dispatcher:
             served, decision = self._fleet.current.by_name.get(call.request.model), call.decision
             if call.status != "ok" or call.resumed or served is None or decision is None or decision.revision:
                 capture.drop(call.pair, Result.INCOMPLETE)
-            elif copy.is_too_large:
+            elif copy.is_too_large():
                 capture.drop(call.pair, Result.TOO_LARGE)
-            elif self._is_kept(call, decision, served):  # the policy may have changed since the request began
+            elif served.route.policy is copy.policy or self._is_kept(call, decision, served):
                 capture.send(
                     captured(
                         copy,

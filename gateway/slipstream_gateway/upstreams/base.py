@@ -138,7 +138,7 @@ def joined(before: Usage, now: Usage) -> Usage:
     )
 
 
-class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+class Tokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The tokens that one step added to choice `index`, to be rendered as OpenAI's JSON. The last one of a choice has a
     `finish_reason` (`stop` or `length`). `margins` is the gap between the target's two highest logits at each of
     `token_ids`; empty if not requested. `prompt_token_ids` are those of the prompt, in the first piece of an answer
@@ -152,7 +152,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token_ids: tuple[int, ...] = ()
 
 
-class Wire(msgspec.Struct, frozen=True):
+class Wire(msgspec.Struct, frozen=True, gc=False):
     """Bytes in OpenAI's form: whole SSE events, or a whole JSON body. `tokens` is False for a block without generated
     text (the role event). `token_ids` and `prompt_token_ids` are those of the block, if the job requested them."""
 

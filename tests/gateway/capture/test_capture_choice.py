@@ -12,8 +12,9 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST, parse
 from slipstream_core.manifest.objects import SpeculationPolicy
 from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.capture.copies import MAX_ANSWER_BYTES, AnswerCopy, is_drawn
-from slipstream_gateway.upstreams.base import Tokens, Wire
+from slipstream_gateway.upstreams.base import Piece, Tokens, Wire
 
+PIECE_BYTES = 1024
 REQUEST = GenerationRequest(endpoint=Endpoint.CHAT, model="acme")
 
 
@@ -29,7 +30,7 @@ def drawn(capture: Mapping[str, Any] | None, /, *, key_id: str = "", draw: float
         None if capture is None else policy(capture),
         request_class="code/long",
         key_id=key_id,
-        draw=draw,
+        draw=lambda: draw,
     )
 
 
@@ -61,13 +62,34 @@ def test_such_requests_are_never_captured(request_fields: dict[str, Any]) -> Non
     assert not drawn({"share": 1}, **request_fields)
 
 
-def test_a_copy_that_is_too_large_keeps_nothing() -> None:
+@pytest.mark.parametrize(
+    "piece", [Tokens(index=0, text="x" * PIECE_BYTES, token_ids=(1,)), Wire(b"x" * PIECE_BYTES)], ids=["tokens", "wire"]
+)
+def test_a_copy_that_is_too_large_keeps_nothing(piece: Piece) -> None:
     copy = AnswerCopy()
-    copy.add(Tokens(index=0, text="a", token_ids=(1,)))
-    for _ in range(2):
-        copy.add(Wire(b"x" * (MAX_ANSWER_BYTES // 2)))
-    assert copy.is_too_large
+    for _ in range(MAX_ANSWER_BYTES // PIECE_BYTES):
+        copy.add(piece)
+    assert not copy.is_too_large()
+    copy.add(piece)
+    assert copy.is_too_large()
     assert copy.pieces == []
+
+
+def test_a_copy_may_be_of_several_servers() -> None:
+    copy = AnswerCopy()
+    for _ in range(MAX_ANSWER_BYTES // PIECE_BYTES):
+        copy.add(Tokens(index=0, text="x" * (PIECE_BYTES // 2)))
+        copy.add(Wire(b"x" * PIECE_BYTES))
+    assert copy.is_too_large()
+
+
+def test_a_stream_without_end_is_not_kept_in_memory() -> None:
+    copy, most = AnswerCopy(), 0
+    for _ in range(4 * MAX_ANSWER_BYTES // PIECE_BYTES):
+        copy.add(Wire(b"x" * PIECE_BYTES))
+        most = max(most, len(copy.pieces))
+    assert most * PIECE_BYTES < 2 * MAX_ANSWER_BYTES
+    assert copy.is_too_large()
 
 
 @pytest.mark.parametrize(

@@ -48,4 +48,5 @@ def with_canary() -> str:
     canary = {"share": 0.5, "minSamples": 20, "maxSlowdown": 0.5, "errorRate": 0.1, "parityLoss": 0.2}
     pair["spec"]["serving"]["update"] = {"canary": canary}
     policy["spec"] |= {"decision": "rules", "minOutputTokens": 0, "maxRareTokenShare": 1, "minConfidence": 0}
+    policy["spec"]["parityShare"] = 1  # ten answers must be compared
     return yaml.safe_dump_all([pair, policy])
