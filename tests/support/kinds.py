@@ -1,11 +1,11 @@
 """Which tests are unit tests, and what holds them to it.
 
 A **unit** test starts no process, opens no socket and imports no PyTorch. All others are **integration** tests: those
-of the folders in `_INTEGRATION_FOLDERS`, those that use a fixture in `_SERVERS`, and those marked
+of the folders and files in `_INTEGRATION_PATHS`, those that use a fixture in `_SERVERS`, and those marked
 `@pytest.mark.integration` because they start something themselves. `slow` is a mark of its own, for unit and
 integration tests alike: `make test` leaves those tests out, `make test-slow` runs them.
 
-With `--unit` only unit tests run: the integration folders are not even collected, and a unit test that starts a process
+With `--unit` only unit tests run: those folders and files are not even collected, and a unit test that starts a process
 or uses a socket fails.
 """
 
@@ -19,13 +19,15 @@ from pathlib import Path
 import pytest
 
 _TESTS = Path(__file__).parents[1]
-_INTEGRATION_FOLDERS = tuple(
+_INTEGRATION_PATHS = tuple(
     _TESTS / name
     for name in (
         "charts",
         "docs",
         "e2e",
         "engine",
+        "gateway/capture/test_drafts_follow.py",
+        "gateway/capture/test_drafts_train.py",
         "gateway/console",
         "gateway/security",
         "gateway/serving",
@@ -63,7 +65,7 @@ class Kinds:
     """The plugin that marks each test, and with `--unit` watches what the tests do."""
 
     def __init__(self, *, only_unit: bool) -> None:
-        assert all(folder.is_dir() for folder in _INTEGRATION_FOLDERS)
+        assert all(path.exists() for path in _INTEGRATION_PATHS)
         self._only_unit = only_unit
         self._seen: list[str] = []
         self._watches = False
@@ -72,7 +74,7 @@ class Kinds:
 
     @pytest.hookimpl
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        return True if self._only_unit and collection_path in _INTEGRATION_FOLDERS else None
+        return True if self._only_unit and collection_path in _INTEGRATION_PATHS else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -111,7 +113,7 @@ class Kinds:
 
 def _is_integration(item: pytest.Item) -> bool:
     used = getattr(item, "fixturenames", ())
-    return not _SERVERS.isdisjoint(used) or any(item.path.is_relative_to(folder) for folder in _INTEGRATION_FOLDERS)
+    return not _SERVERS.isdisjoint(used) or any(item.path.is_relative_to(path) for path in _INTEGRATION_PATHS)
 
 
 def _is_local(argument: object) -> bool:
