@@ -190,60 +190,37 @@ def _speculation_effects() -> Row:
             Panel(
                 "Speed-up",
                 "Control over speculative, whole answers, with the 95 % interval. Below 1 speculation is slower.",
-                (
-                    Query(
-                        mean("slipstream_effect_speed_up", _PC, "pair, class, statistic"),
-                        "{{pair}} {{class}} {{statistic}}",
-                    ),
-                ),
+                (_effect("speed_up"),),
                 width=12,
             ),
             Panel(
                 "Time of an answer",
                 "Speculative minus control, with the 95 % interval. Above 0 speculation is slower.",
-                (
-                    Query(
-                        mean("slipstream_effect_e2e_seconds", _PC, "pair, class, statistic"),
-                        "{{pair}} {{class}} {{statistic}}",
-                    ),
-                ),
+                (_effect("e2e_seconds"),),
                 "s",
                 width=12,
             ),
-            Panel(
-                "Time to first token",
-                "Speculative minus control.",
-                (
-                    Query(
-                        mean("slipstream_effect_ttft_seconds", f'{_PC}, statistic="difference"', "pair, class"),
-                        "{{pair}} {{class}}",
-                    ),
-                ),
-                "s",
-            ),
-            Panel(
-                "Time per output token",
-                "Speculative minus control.",
-                (
-                    Query(
-                        mean("slipstream_effect_tpot_seconds", f'{_PC}, statistic="difference"', "pair, class"),
-                        "{{pair}} {{class}}",
-                    ),
-                ),
-                "s",
-            ),
+            Panel("Time to first token", "Speculative minus control.", (_difference("ttft_seconds"),), "s"),
+            Panel("Time per output token", "Speculative minus control.", (_difference("tpot_seconds"),), "s"),
             Panel(
                 "Cost of an answer",
                 "Speculative minus control, if the manifest has prices.",
-                (
-                    Query(
-                        mean("slipstream_effect_cost", f'{_PC}, statistic="difference"', "pair, class"),
-                        "{{pair}} {{class}}",
-                    ),
-                ),
+                (_difference("cost"),),
                 "currencyUSD",
             ),
         ),
+    )
+
+
+def _effect(name: str) -> Query:
+    """An effect with the bounds of its interval."""
+    return Query(mean(f"slipstream_effect_{name}", _PC, "pair, class, statistic"), "{{pair}} {{class}} {{statistic}}")
+
+
+def _difference(name: str) -> Query:
+    """An effect without its interval."""
+    return Query(
+        mean(f"slipstream_effect_{name}", f'{_PC}, statistic="difference"', "pair, class"), "{{pair}} {{class}}"
     )
 
 

@@ -47,11 +47,11 @@ class DraftLoader:
         return HybridDrafts(self.lookup(), model) if self._settings.draft_kind == "hybrid" else model
 
     def load_added(self, source: str) -> DraftSource | None:
-        """As `load`, for an engine that serves already.
+        """As `load`, for an engine that serves already. On a CPU the kernel would end the engine if the memory did not
+        suffice. On a GPU PyTorch raises an error.
 
         Raises:
-            OSError: the draft may need more memory than there is, and the kernel would end the engine. On a GPU `load`
-                itself fails where memory does not suffice.
+            OSError: the draft may need more memory than is available.
         """
         if self._target.device.type == "cpu":
             self._check_memory(resolve_source(source))

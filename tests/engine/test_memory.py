@@ -1,4 +1,4 @@
-"""What a process may still take of the machine's memory and of its container's."""
+"""The memory that machine and container leave for a process."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ _COUNTED_AT_ONCE = 256
 
 
 class AnswerCopy:
-    """The pieces of one answer with one choice, up to `MAX_ANSWER_BYTES`; of a larger one none are kept. `policy` is
-    that by which the request was drawn.
+    """The pieces of one answer with one choice. If the answer exceeds `MAX_ANSWER_BYTES`, none are kept. `policy` is
+    the policy by which the request was drawn.
 
-    The size is counted once for `_COUNTED_AT_ONCE` pieces: counting cost more than keeping them.
+    The sizes of `_COUNTED_AT_ONCE` pieces are added at once: adding each by itself cost more than keeping the piece.
     """
 
     __slots__ = ("_counted", "_size_bytes", "pieces", "policy")
@@ -41,7 +41,7 @@ class AnswerCopy:
             self._count()
 
     def is_too_large(self) -> bool:
-        """Whether the answer so far is."""
+        """Whether the pieces so far exceed `MAX_ANSWER_BYTES`."""
         self._count()
         return self._size_bytes > MAX_ANSWER_BYTES
 
@@ -54,7 +54,8 @@ class AnswerCopy:
 
 
 def _by_type(pieces: list[Piece]) -> tuple[list[Tokens], list[Wire]]:
-    """The pieces from one server, all of the type of the first one. The other list is empty."""
+    """`pieces` as a list of their type, with an empty list for the other type. They are from one server, and so all of
+    the type of the first one."""
     if pieces and isinstance(pieces[0], Wire):
         return [], cast("list[Wire]", pieces)
     return cast("list[Tokens]", pieces), []

@@ -198,6 +198,7 @@ class Dispatcher:
                 capture.drop(call.pair, Result.INCOMPLETE)
             elif copy.is_too_large():
                 capture.drop(call.pair, Result.TOO_LARGE)
+            # The policy may have changed since the request began.
             elif served.route.policy is copy.policy or self._is_kept(call, decision, served):
                 capture.send(
                     captured(

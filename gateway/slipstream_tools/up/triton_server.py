@@ -18,10 +18,10 @@ from slipstream_tools.up.triton_install import find_triton, link_backends, link_
 EXIT_TIMEOUT_S = 5
 SHARED_MEMORY = Path("/dev/shm")  # nosec B108 # where Triton has its own, by a prefix of ours
 _RESTARTS = 2
-# How its end is logged when a Python process of a model gave no sign of life for a second while it was starting. The
-# limit is fixed in Triton: `ReceiveMessageFromStub` of its Python backend.
+# Triton aborts with this exception if the Python process of a model does not set its health flag for a second while the
+# model loads. The second is a constant: `ReceiveMessageFromStub` in python_backend/src/stub_launcher.cc.
 _STARVED = "boost::interprocess::lock_exception"
-_NO_GPU = "CudaDriverHelper has not been initialized"  # an error line of every start on a machine without a GPU
+_NO_GPU = "CudaDriverHelper has not been initialized"  # Triton logs it at each start on a machine without a GPU
 # A model's own load failure, as Triton logs it in its table of models and in error lines.
 _LOAD_FAILURES = (
     re.compile(r"TritonModelException: (?P<why>.+?)(?:\n|$)"),
@@ -85,11 +85,11 @@ class TritonServer:
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
         """Waits until every model is loaded. False when `stopping()` became true first.
 
-        A server that ended because the machine was too busy is started again, as a kubelet does; so the calling thread
-        must live as long as the server.
+        A server that ended because the machine was too busy is started again, as a kubelet does. The calling thread
+        must therefore live as long as the server.
 
         Raises:
-            CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
+            CommandError: the server ended, with its own reason, or is not ready `timeout_s` after its last start.
         """
 
         def wait() -> bool:

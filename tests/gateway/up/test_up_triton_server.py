@@ -1,4 +1,4 @@
-"""A Triton of `slipstream up` that does not start says why; one that was only starved is started again."""
+"""A Triton that does not start: the error names the reason. One that a busy machine ended is started again."""
 
 from __future__ import annotations
 
