@@ -26,6 +26,7 @@ from slipstream_operator.reconcile.pair import reconcile_pair
 from slipstream_operator.types import Observed
 from slipstream_tools.up.processes import Child
 from slipstream_tools.up.triton_install import find_triton, link_backends, link_libraries, triton_environment
+from slipstream_tools.up.triton_server import was_starved
 from tritonclient.grpc import InferInput
 from tritonclient.utils import InferenceServerException
 
@@ -53,7 +54,7 @@ class Pod:
         install = find_triton()
         backends, libraries = link_backends(install, folder / "backends"), link_libraries(install, folder / "libraries")
         assert self.container["command"] == ["tritonserver"]
-        self.child = Child(
+        self._launch = lambda: Child(
             name="Triton",
             command=[
                 str(install.binary),
@@ -66,6 +67,7 @@ class Pod:
             log_path=folder / "triton.log",
             env={**triton_environment(install, libraries), "OMP_NUM_THREADS": "1"},
         )
+        self.child = self._launch()
 
     def _mount_model(self, spec: JSON, config_map: JSON, folder: Path) -> Path:
         """The ConfigMap at its mount path, below `folder`, with the links by which its content is swapped."""
@@ -98,6 +100,8 @@ class Pod:
         """Until its readiness probe succeeds."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.is_ready():
+            if was_starved(self.child):
+                self.child = self._launch()
             assert self.child.exit_status() is None, self.child.log_tail(40)
             assert time.monotonic() < deadline, self.child.log_tail(40)
             time.sleep(0.1)

@@ -101,7 +101,7 @@ class TritonServer:
             try:
                 return wait()
             except CommandError:
-                if not self._was_starved():
+                if not was_starved(self.child):
                     raise
             self.stop()
             self.child = self._launch()
@@ -122,8 +122,10 @@ class TritonServer:
         for region in SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
 
-    def _was_starved(self) -> bool:
-        return self.child.exit_code == -signal.SIGABRT and _STARVED in self.child.log_tail()
-
     def _is_ready(self) -> bool:
         return self._probe.is_ok(f"http://{self.ports.host}:{self.ports.http}/v2/health/ready")
+
+
+def was_starved(child: Child) -> bool:
+    """Whether Triton ended while it started only because the machine was too busy."""
+    return child.exit_code == -signal.SIGABRT and _STARVED in child.log_tail()
