@@ -31,7 +31,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, module: object, *arguments: object) ->
     module.main()  # type: ignore[attr-defined]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_head_is_trained_on_the_targets_answers_and_drafts(
     prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

