@@ -18,11 +18,13 @@ from typing import NamedTuple
 import msgspec
 from slipstream_core.manifest.capture import Capture
 
-from slipstream_gateway.capture.frames import Captured, Configured, Result, decode_report, encode_frame
+from slipstream_gateway.capture.copies import KeptAnswer
+from slipstream_gateway.capture.frames import Configured, Result, decode_report, encode_frame
 
 MAX_BUFFERED_BYTES = 16 * 1024 * 1024
 PIPE_BYTES = 1024 * 1024
 SEND_S = 0.25
+ENCODED_AT_ONCE = 16
 CLOSE_S = 10.0
 KILL_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
@@ -46,6 +48,7 @@ class CaptureChannel:
         self._pipe: asyncio.WriteTransport | None = None
         self._captures: dict[str, Capture] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._answers: list[KeptAnswer] = []
         self._frames: list[bytes] = []
         self._unread_bytes = 0
         self._sent: Counter[str] = Counter()
@@ -59,41 +62,58 @@ class CaptureChannel:
         if self._pipe is not None:
             self._append_settings(changed, self._pipe)
 
-    def send(self, captured: Captured) -> None:
-        """Send one answer of a pair with settings. The pipe gets the answers of `SEND_S` at once, which costs each of
-        them less."""
-        pipe, pair = self._pipe, captured.pair
+    def send(self, answer: KeptAnswer) -> None:
+        """Send one answer of a pair with settings. Several are encoded at once, and the pipe gets the answers of
+        `SEND_S` at once, which costs each of them less."""
+        pipe, pair, size_bytes = self._pipe, answer.route.pair.metadata.key, answer.size_bytes()
         if pipe is None:
             self.drop(pair, Result.WRITER_GONE)
             return
-        frame = encode_frame(captured)
-        if self._unread_bytes + len(frame[1]) > MAX_BUFFERED_BYTES:
+        if self._unread_bytes + size_bytes > MAX_BUFFERED_BYTES:
             self.drop(pair, Result.WRITER_BUSY)
             return
-        self._append(frame, pipe)
+        self._answers.append(answer)
+        self._unread_bytes += size_bytes
         self._sent[pair] += 1
+        if len(self._answers) >= ENCODED_AT_ONCE:
+            self._encode()
+        if self._timer is None:
+            self._send_later(pipe)
 
     def _append_settings(self, captures: Mapping[str, Capture], pipe: asyncio.WriteTransport) -> None:
+        self._encode()
         for pair, capture in captures.items():
-            self._append(encode_frame(Configured(pair=pair, capture=capture)), pipe)
-
-    def _append(self, frame: tuple[bytes, bytes], pipe: asyncio.WriteTransport) -> None:
-        self._frames += frame
-        self._unread_bytes += len(frame[1])
+            self._frames += encode_frame(Configured(pair=pair, capture=capture))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(SEND_S, self._flush, pipe)
+            self._send_later(pipe)
+
+    def _encode(self) -> None:
+        """Make the frames of the waiting answers."""
+        for answer in self._answers:
+            try:
+                self._frames += encode_frame(answer.captured())
+            except Exception:  # the others have nothing to do with it
+                _log.exception("an answer could not be captured")
+                pair = answer.route.pair.metadata.key
+                self._sent[pair] -= 1
+                self.drop(pair, Result.FAILED)
+        self._answers.clear()
+
+    def _send_later(self, pipe: asyncio.WriteTransport) -> None:
+        self._timer = asyncio.get_running_loop().call_later(SEND_S, self._flush, pipe)
 
     def _flush(self, pipe: asyncio.WriteTransport) -> None:
         """Hand the waiting frames to the pipe. What the writer has not read stays in its buffer, and counts."""
         self._timer = None
         if pipe is not self._pipe or pipe.is_closing():
             return
+        self._encode()
         if self._frames:
             pipe.writelines(self._frames)
             self._frames.clear()
         self._unread_bytes = pipe.get_write_buffer_size()
         if self._unread_bytes:
-            self._timer = asyncio.get_running_loop().call_later(SEND_S, self._flush, pipe)
+            self._send_later(pipe)
 
     def drop(self, pair: str, result: Result) -> None:
         """Count an answer that is not sent."""
@@ -162,6 +182,7 @@ class CaptureChannel:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._pipe, self._unread_bytes = None, None, 0
+        self._answers.clear()
         self._frames.clear()
 
     async def _read_reports(self, process: asyncio.subprocess.Process) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import cast
 
+import msgspec
 from slipstream_core.manifest.capture import Capture
 from slipstream_core.manifest.objects import SpeculationPolicy
 from slipstream_core.manifest.table import Route, RoutingTable
@@ -25,13 +25,13 @@ class AnswerCopy:
     The sizes of `_COUNTED_AT_ONCE` pieces are added at once: adding each by itself cost more than keeping the piece.
     """
 
-    __slots__ = ("_counted", "_size_bytes", "pieces", "policy")
+    __slots__ = ("_counted", "pieces", "policy", "size_bytes")
 
     def __init__(self, policy: SpeculationPolicy | None = None) -> None:
         self.policy = policy
         self.pieces: list[Piece] = []
         self._counted = 0
-        self._size_bytes = 0
+        self.size_bytes = 0
 
     def add(self, piece: Piece) -> None:
         """Must cost next to nothing, because it runs for each chunk of each stream."""
@@ -43,12 +43,12 @@ class AnswerCopy:
     def is_too_large(self) -> bool:
         """Whether the pieces so far exceed `MAX_ANSWER_BYTES`."""
         self._count()
-        return self._size_bytes > MAX_ANSWER_BYTES
+        return self.size_bytes > MAX_ANSWER_BYTES
 
     def _count(self) -> None:
         new = self.pieces[self._counted :]
-        self._size_bytes += sum([len(piece.data) if isinstance(piece, Wire) else len(piece.text) for piece in new])
-        if self._size_bytes > MAX_ANSWER_BYTES:
+        self.size_bytes += sum([len(piece.data) if isinstance(piece, Wire) else len(piece.text) for piece in new])
+        if self.size_bytes > MAX_ANSWER_BYTES:
             self.pieces.clear()
         self._counted = len(self.pieces)
 
@@ -87,48 +87,55 @@ def captures_of(table: RoutingTable) -> dict[str, Capture]:
     return {pair: policy.spec.capture for pair, policy in found.items() if policy.spec.capture is not None}
 
 
-def captured(
-    copy: AnswerCopy,
-    *,
-    request: GenerationRequest,
-    route: Route,
-    decision: Decision,
-    usage: Usage,
-    fingerprint: str,
-    request_id: str,
-    key_id: str,
-) -> Captured:
-    """The frame of a whole answer from one server."""
-    pieces = copy.pieces
-    tokens, wire = _by_type(pieces)
-    target = route.pair.spec.target
-    return Captured(
-        pair=route.pair.metadata.key,
-        model=request.model,
-        target="" if target is None else "@".join(filter(None, (target.source, target.revision))),
-        fingerprint=fingerprint,
-        request_id=request_id,
-        key=key_id,
-        time_s=time.time(),
-        request_class=decision.request_class,
-        arm=decision.arm,
-        draft_length=decision.draft_length,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        endpoint=request.endpoint,
-        request=request.raw,
-        text="".join([piece.text for piece in tokens]),
-        wire=tuple([piece.data for piece in wire]),
-        stream=request.stream,
-        finish_reason=(tokens[-1].finish_reason or "") if tokens else "",
-        token_ids=tuple([token for piece in pieces if piece.token_ids for token in piece.token_ids]),
-        prompt_token_ids=tuple(
-            [token for piece in pieces if piece.prompt_token_ids for token in piece.prompt_token_ids]
-        ),
-        prompt_tokens=usage.prompt_tokens,
-        output_tokens=usage.output_tokens,
-        drafted=usage.drafted,
-        accepted=usage.accepted,
-        steps=usage.steps,
-        rejected_at=usage.rejected_at,
-    )
+class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A whole answer from one server. Its frame is made later, with those of others: one by one they cost more."""
+
+    copy: AnswerCopy
+    request: GenerationRequest
+    route: Route
+    decision: Decision
+    usage: Usage
+    fingerprint: str
+    request_id: str
+    key_id: str
+    time_s: float
+
+    def size_bytes(self) -> int:
+        """The size of the texts of the request and the answer."""
+        return len(self.request.raw) + self.copy.size_bytes
+
+    def captured(self) -> Captured:
+        """The content of its frame."""
+        pieces, request, decision, usage = self.copy.pieces, self.request, self.decision, self.usage
+        tokens, wire = _by_type(pieces)
+        target = self.route.pair.spec.target
+        return Captured(
+            pair=self.route.pair.metadata.key,
+            model=request.model,
+            target="" if target is None else "@".join(filter(None, (target.source, target.revision))),
+            fingerprint=self.fingerprint,
+            request_id=self.request_id,
+            key=self.key_id,
+            time_s=self.time_s,
+            request_class=decision.request_class,
+            arm=decision.arm,
+            draft_length=decision.draft_length,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            endpoint=request.endpoint,
+            request=request.raw,
+            text="".join([piece.text for piece in tokens]),
+            wire=tuple([piece.data for piece in wire]),
+            stream=request.stream,
+            finish_reason=(tokens[-1].finish_reason or "") if tokens else "",
+            token_ids=tuple([token for piece in pieces if piece.token_ids for token in piece.token_ids]),
+            prompt_token_ids=tuple(
+                [token for piece in pieces if piece.prompt_token_ids for token in piece.prompt_token_ids]
+            ),
+            prompt_tokens=usage.prompt_tokens,
+            output_tokens=usage.output_tokens,
+            drafted=usage.drafted,
+            accepted=usage.accepted,
+            steps=usage.steps,
+            rejected_at=usage.rejected_at,
+        )

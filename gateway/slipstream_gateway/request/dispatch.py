@@ -15,7 +15,7 @@ from slipstream_core.types import ANONYMOUS, Caller, Decision, GenerationRequest
 
 from slipstream_gateway.admission import Admission, Sample
 from slipstream_gateway.capture.channel import CaptureChannel
-from slipstream_gateway.capture.copies import AnswerCopy, captured, is_drawn
+from slipstream_gateway.capture.copies import AnswerCopy, KeptAnswer, is_drawn
 from slipstream_gateway.capture.frames import Result
 from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
@@ -201,8 +201,8 @@ class Dispatcher:
             # The policy may have changed since the request began.
             elif served.route.policy is copy.policy or self._is_kept(call, decision, served):
                 capture.send(
-                    captured(
-                        copy,
+                    KeptAnswer(
+                        copy=copy,
                         request=call.request,
                         route=served.route,
                         decision=decision,
@@ -210,6 +210,7 @@ class Dispatcher:
                         fingerprint=call.fingerprint,
                         request_id=call.context.request_id,
                         key_id=call.context.caller.key_id,
+                        time_s=time.time(),
                     )
                 )
         except Exception:  # the answer is sent, and its request must not fail

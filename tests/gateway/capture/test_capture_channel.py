@@ -1,0 +1,64 @@
+"""The gateway's end of the capture writer, with a real writer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+from slipstream_core.manifest import EMBEDDED_MANIFEST, load_file
+from slipstream_core.manifest.capture import Capture
+from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
+from slipstream_gateway.capture.channel import ENCODED_AT_ONCE, CaptureChannel
+from slipstream_gateway.capture.copies import AnswerCopy, KeptAnswer
+from slipstream_gateway.capture.frames import Result
+from slipstream_gateway.capture.store import CaptureStore
+from slipstream_gateway.upstreams.base import Tokens, Usage
+
+BODY = b'{"model":"acme","prompt":"Hello"}'
+DECISION = Decision(
+    arm=Arm.PLAIN, reason=Reason.NO_POLICY, request_class="code/short", draft_length=0, detail="", numbers={}
+)
+[ROUTE] = load_file(EMBEDDED_MANIFEST).routes.values()
+TOO_LARGE = 2**70  # for MessagePack
+
+
+def answer(number: int) -> KeptAnswer:
+    copy = AnswerCopy()
+    copy.add(Tokens(index=0, text=f"Answer {number}", token_ids=(number,), finish_reason="stop"))
+    return KeptAnswer(
+        copy=copy,
+        request=GenerationRequest(endpoint=Endpoint.COMPLETION, model="acme", raw=BODY),
+        route=ROUTE,
+        decision=DECISION,
+        usage=Usage(output_tokens=1),
+        fingerprint="target",
+        request_id=str(number),
+        key_id="",
+        time_s=1_700_000_000.0 + number,
+    )
+
+
+async def send_first(channel: CaptureChannel, first: KeptAnswer) -> None:
+    """Returns once the writer runs and has been sent `first`."""
+    refused = channel.counts()
+    channel.send(first)
+    while channel.counts() != refused:
+        await asyncio.sleep(0.05)
+        refused = channel.counts()
+        channel.send(first)
+
+
+async def test_an_answer_that_cannot_be_encoded_costs_no_other(tmp_path: Path) -> None:
+    answers = [answer(number) for number in range(ENCODED_AT_ONCE + 3)]
+    answers[1] = msgspec.structs.replace(answers[1], usage=Usage(drafted=TOO_LARGE))
+    channel = CaptureChannel(str(tmp_path))
+    channel.configure({ROUTE.pair.metadata.key: Capture(share=1.0)})
+    async with channel.running(), asyncio.timeout(30):
+        await send_first(channel, answers[0])
+        for each in answers[1:]:
+            channel.send(each)
+    results = {count.result: count.answers for count in channel.counts() if count.result is not Result.WRITER_GONE}
+    assert results == {Result.FAILED: 1, Result.WRITTEN: len(answers) - 1}
+    store = CaptureStore.at(str(tmp_path))
+    assert sum(store.read(file, ("id",)).num_rows for file in store.files()) == len(answers) - 1
