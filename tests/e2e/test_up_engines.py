@@ -21,7 +21,7 @@ from tests.e2e.pasted import run_pasted
 from tests.support.polling import eventually
 
 # The first run installs vLLM and downloads SmolLM2.
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1500)
 
 TEXT = (
     "The city council of Lyon met on Tuesday, 14 March 2026, to discuss the new tram line. Mayor Anne Keller said the "
@@ -35,7 +35,7 @@ QUESTIONS = (
     "Translate to French: The weather is nice today.",
 )
 ANSWER_TOKENS = 40
-CHECKED_S = 300.0
+CHECKED_S = 600.0
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import msgspec
 from slipstream_core.settings import ConformanceSettings, HealthSettings
 
 from tests.support.polling import eventually
@@ -37,6 +38,16 @@ def test_nothing_speculates_before_the_first_check_and_plain_decoding_waits_for_
     for temperature in (0, 0.8):
         assert _reason(running, chat("tokens=2", temperature=temperature)) == "engine_unverified"
     assert _conformance(running)[0]["checked_s"] is None
+
+
+def test_a_slow_server_is_checked_as_well(gateway: Make, openai_server: Make, manifest_text: Make, chat: Make) -> None:
+    """The first check takes longer than it may."""
+    plain, speculative = openai_server(), openai_server()
+    speculative.slow_s = 0.25
+    settings = msgspec.structs.replace(ON, timeout_s=0.2)
+    running = gateway(manifest_text([plain.url], [speculative.url]), conformance=settings)
+    eventually(lambda: _conformance(running)[0]["checked_s"] is not None)
+    assert _reason(running, chat("tokens=2", temperature=0)) == "client_asked"
 
 
 def test_greedy_speculation_begins_with_a_check_and_sampled_with_one_that_passed(
