@@ -105,8 +105,9 @@ class OverloadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConformanceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Engine checks (see `conformance`). A check takes at most `timeout_s`, and twice as long after one that took too
-    long, up to eight times. Each server is probed every `probe_s`; a restarted server is checked again."""
+    """Engine checks (see `conformance`). A check takes at most `timeout_s`. After one that takes longer, the next one
+    may take twice as long, up to eight times `timeout_s`. Each server is probed every `probe_s`; a restarted server is
+    checked again."""
 
     enabled: Annotated[
         OnOff,

@@ -1,14 +1,15 @@
 """What capture costs requests: `python -m tests.benchmarks.capture [--blocks 4] [--rounds 40] [--requests 50]`.
 
 One gateway with two models in front of a server that costs nothing. Each answer of one model is captured, none of the
-other, and short rounds of both alternate. Two gateways cannot be compared so: two processes of the same program differ
+other, and short rounds of both alternate. Two gateways would be less exact: two processes of the same program differ
 by up to 80 µs for each request. The gateway has one core, load, server and capture writer the other, and requests come
 one after the other with pauses: at full speed they would leave the writer no processor.
 
-The CPU of each request is measured by itself, and the slowest hundredth of both models is left out: there, other work
-of the machine took milliseconds. After each round follows a pause in which the gateway sends the writer what it has
-captured. The CPU of the pause is divided among the answers. Goals for each request: at most 15 µs of the gateway's CPU,
-and 0.02 ms of the median.
+The CPU of each request is measured by itself, and the slowest hundredth of both models is left out, since other work
+of the machine took milliseconds there. A pause follows each round, in which the gateway sends the writer what it has
+captured. The CPU of the pause is divided among the answers of the round.
+
+Goals for each request: at most 15 µs of the gateway's CPU, and 0.02 ms of the median.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.support.polling import eventually
 
 PAUSE_S = 0.002
 SETTLE_S = 0.3  # by then the gateway has sent the writer what it captured; its timer begins with a round
-KEPT_SHARE = 0.99  # of the times on a processor
+COUNTED_SHARE = 0.99  # of the requests, from the fastest on
 STREAM_TOKENS = 64
 WARM_UP = 4  # rounds
 TOKENS = {"whole answer": 0, f"stream of {STREAM_TOKENS} chunks": STREAM_TOKENS}
@@ -116,7 +117,7 @@ async def compare(port: int, process: psutil.Process, name: str, *, rounds: int,
 def cpu_of(rounds: Sequence[Round]) -> float:
     """The µs of CPU of an answer."""
     used_us = sorted(one for each in rounds for one in each.cpu_us)
-    return mean(used_us[: int(KEPT_SHARE * len(used_us))]) + median(each.pause_us for each in rounds)
+    return mean(used_us[: int(COUNTED_SHARE * len(used_us))]) + median(each.pause_us for each in rounds)
 
 
 def p50_of(rounds: Sequence[Round]) -> float:

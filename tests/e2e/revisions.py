@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from http import HTTPStatus
 from typing import NamedTuple
 
 import httpx
@@ -169,8 +169,11 @@ def dies(rollout: Rollout, beside: JSON) -> Callable[[], None]:
     def kill() -> None:
         rollout.new.kill()
         time.sleep(NOTICED_S)
-        with suppress(KubeError):  # the operator may have removed its children for its errors by then
+        try:
             rollout.new.say_crashed(beside)
+        except KubeError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise  # the operator may have removed the revision by then, because its answers failed
 
     until("it gets requests", lambda: rollout.canary.get("phase") == "Comparing")
     killing = threading.Timer(1.0, kill)

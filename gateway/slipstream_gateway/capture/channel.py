@@ -63,8 +63,8 @@ class CaptureChannel:
             self._append_settings(changed, self._pipe)
 
     def send(self, answer: KeptAnswer) -> None:
-        """Send one answer of a pair with settings. Several are encoded at once, and the pipe gets the answers of
-        `SEND_S` at once, which costs each of them less."""
+        """Send one answer of a pair with settings. `ENCODED_AT_ONCE` answers are encoded at once, and the pipe gets all
+        answers of `SEND_S` at once, which costs each of them less."""
         pipe, pair, size_bytes = self._pipe, answer.route.pair.metadata.key, answer.size_bytes()
         if pipe is None:
             self.drop(pair, Result.WRITER_GONE)
@@ -88,11 +88,11 @@ class CaptureChannel:
             self._send_later(pipe)
 
     def _encode(self) -> None:
-        """Make the frames of the waiting answers."""
+        """Encode the waiting answers. One that cannot be encoded is counted as failed."""
         for answer in self._answers:
             try:
                 self._frames += encode_frame(answer.captured())
-            except Exception:  # the others have nothing to do with it
+            except Exception:  # the error of one answer must not lose the other ones
                 _log.exception("an answer could not be captured")
                 pair = answer.route.pair.metadata.key
                 self._sent[pair] -= 1

@@ -25,13 +25,13 @@ class AnswerCopy:
     The sizes of `_COUNTED_AT_ONCE` pieces are added at once: adding each by itself cost more than keeping the piece.
     """
 
-    __slots__ = ("_counted", "pieces", "policy", "size_bytes")
+    __slots__ = ("_counted", "_size_bytes", "pieces", "policy")
 
     def __init__(self, policy: SpeculationPolicy | None = None) -> None:
         self.policy = policy
         self.pieces: list[Piece] = []
         self._counted = 0
-        self.size_bytes = 0
+        self._size_bytes = 0
 
     def add(self, piece: Piece) -> None:
         """Must cost next to nothing, because it runs for each chunk of each stream."""
@@ -42,13 +42,17 @@ class AnswerCopy:
 
     def is_too_large(self) -> bool:
         """Whether the pieces so far exceed `MAX_ANSWER_BYTES`."""
+        return self.size_bytes() > MAX_ANSWER_BYTES
+
+    def size_bytes(self) -> int:
+        """The size of the pieces so far, without their token ids."""
         self._count()
-        return self.size_bytes > MAX_ANSWER_BYTES
+        return self._size_bytes
 
     def _count(self) -> None:
         new = self.pieces[self._counted :]
-        self.size_bytes += sum([len(piece.data) if isinstance(piece, Wire) else len(piece.text) for piece in new])
-        if self.size_bytes > MAX_ANSWER_BYTES:
+        self._size_bytes += sum([len(piece.data) if isinstance(piece, Wire) else len(piece.text) for piece in new])
+        if self._size_bytes > MAX_ANSWER_BYTES:
             self.pieces.clear()
         self._counted = len(self.pieces)
 
@@ -88,7 +92,8 @@ def captures_of(table: RoutingTable) -> dict[str, Capture]:
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A whole answer from one server. Its frame is made later, with those of others: one by one they cost more."""
+    """A whole answer from one server, with what its frame is made of. The channel makes the frames of several answers
+    at once, which costs each of them less."""
 
     copy: AnswerCopy
     request: GenerationRequest
@@ -101,8 +106,8 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     time_s: float
 
     def size_bytes(self) -> int:
-        """The size of the texts of the request and the answer."""
-        return len(self.request.raw) + self.copy.size_bytes
+        """The size of the request's body and of the answer."""
+        return len(self.request.raw) + self.copy.size_bytes()
 
     def captured(self) -> Captured:
         """The content of its frame."""

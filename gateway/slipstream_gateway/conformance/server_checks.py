@@ -24,7 +24,7 @@ from slipstream_gateway.upstreams.pool import Replica
 _LOOK_S = 0.5
 _PROBE_TIMEOUT_S = 5.0
 _SEED_BITS = 31
-_MOST_TIME = 8.0  # of a check, times the setting
+_MOST_EXTENDED = 8  # a check may take up to so many times the setting
 _log = logging.getLogger(__name__)
 
 Found = Callable[[Sequence[str], Sequence[Finding]], None]
@@ -59,7 +59,7 @@ class ServerChecks:
         self._schedule = Schedule(settings.every_s)
         self._probe_at_s = 0.0
         self._was_spare = False
-        self._time = 1.0
+        self._timeout_s = settings.timeout_s
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -156,11 +156,10 @@ class ServerChecks:
             _log.info("%s: no response to the check of the engine: %s", self._replica.name, type(exc).__name__)
             return None
         except TimeoutError:  # a slow server would never be checked if each check had the same time
-            self._time = min(2 * self._time, _MOST_TIME)
-            limit_s = self._settings.timeout_s * self._time
-            _log.warning(
-                "%s: the check of the engine took too long; the next one has %g s", self._replica.name, limit_s
-            )
+            took_s, longest_s = self._timeout_s, _MOST_EXTENDED * self._settings.timeout_s
+            self._timeout_s = min(2 * took_s, longest_s)
+            text = "%s: the check of the engine took longer than %g s; the next check may take %g s"
+            _log.warning(text, self._replica.name, took_s, self._timeout_s)
             return None
         finally:
             self._fleet.leave(snapshot)
@@ -176,7 +175,7 @@ class ServerChecks:
             seed=random.getrandbits(_SEED_BITS),
             at_once=at_once,
         )
-        async with asyncio.timeout(self._settings.timeout_s * self._time * AT_ONCE / at_once):
+        async with asyncio.timeout(self._timeout_s * AT_ONCE / at_once):
             return await check.run()
 
     def _plain(self) -> Replica | None:

@@ -26,8 +26,9 @@ from slipstream_tools.up.servers import LocalServers
 
 GATEWAY_READY_S = 20.0
 """Long enough for a gateway on a busy machine, short enough to notice that an external server is missing."""
-CHECKED_S = 120.0
-"""Longer than a check takes. Only speculation depends on the check, so nothing fails after this time."""
+CHECKED_S = 400.0
+"""Longer than a check and, on a slow machine, a second one, which may take twice as long. Only speculation depends on
+the check, so nothing fails after this time."""
 _WATCH_INTERVAL_S = 0.2
 
 

@@ -72,6 +72,7 @@ def test_a_drained_node_and_a_lost_worker_cost_no_answer(
 
         pool.submit(first.begin, group).result()
         with Streams(cluster, SUMMARY, clients=CLIENTS, max_tokens=LOSS_TOKENS) as after:
+            eventually(lambda: are_used(servers), "answers of both servers", within_s=PATIENCE_S)
             lost = half_way(servers)
             lost.kill_worker()
             began_s = time.monotonic()
@@ -80,8 +81,8 @@ def test_a_drained_node_and_a_lost_worker_cost_no_answer(
             seen = len(after.answers)
             eventually(lambda: len(after.answers) > seen + CLIENTS, "answers of the other server", within_s=PATIENCE_S)
     answers = [*before.answers, *after.answers]
-    assert len({answer.text for answer in before.answers}) == 1
-    assert len({answer.text for answer in after.answers}) == 1
+    [short], [long] = ({answer.text for answer in each.answers} for each in (before, after))
+    assert long.startswith(short)
     during = [answer for answer in after.answers if answer.ended_s > began_s]
     print(
         f"{len(answers)} answers, all equal, 0 failed; {sum(bool(answer.resumed) for answer in answers)} resumed; "
