@@ -7,6 +7,8 @@ from slipstream_engine.embedded import TARGET_DIR
 
 from tests.support.kube_client import JSON
 
+PATIENCE_S = 600.0  # for a server's first check: vLLM shares the cores, and a check that takes over 120 s begins again
+
 OBJECTS = f"""\
 apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair

@@ -18,12 +18,11 @@ from tests.support.kube import KubeApiServer
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 from tests.support.server_group import ServerGroup
-from tests.vllm.cluster.pairs import OBJECTS, with_group
+from tests.vllm.cluster.pairs import OBJECTS, PATIENCE_S, with_group
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 
 CLIENTS = 3
-PATIENCE_S = 300.0  # four processes of vLLM share the cores
 DRAIN_TOKENS = 20  # of an answer that a drained server finishes: at first they take it up to 17 s
 DRAIN_S = 20
 LOSS_TOKENS = 60  # of an answer whose server is lost: long enough to be met half-way
