@@ -1,13 +1,14 @@
-"""What capture costs requests: `python -m tests.benchmarks.capture [--blocks 4] [--rounds 40] [--requests 50]`.
+"""What capture costs requests: `python -m tests.benchmarks.capture [--blocks 6] [--requests 1500]`.
 
 One gateway with two models in front of a server that costs nothing. Each answer of one model is captured, none of the
-other, and short rounds of both alternate. Two gateways would be less exact: two processes of the same program differ
-by up to 80 µs for each request. The gateway has one core, load, server and capture writer the other, and requests come
-one after the other with pauses: at full speed they would leave the writer no processor.
+other, and requests of both alternate. Two gateways would be less exact: two processes of the same program differ by up
+to 80 µs for each request. The gateway has one core, load, server and capture writer the other, and requests come one
+after the other with short pauses: at full speed they would leave the writer no processor. After long pauses, virtual
+machines that reclaim unused pages spend milliseconds on the pages of the first request.
 
-The CPU of each request is measured by itself, and the slowest hundredth of both models is left out, since other work
-of the machine took milliseconds there. A pause follows each round, in which the gateway sends the writer what it has
-captured. The CPU of the pause is divided among the answers of the round.
+The CPU of each request is measured by itself. The slowest hundredth of both models is left out, since other work of the
+machine took milliseconds there. The writes to the writer's pipe, four in a second, are not in the difference: they fall
+on requests of both models.
 
 Goals for each request: at most 15 µs of the gateway's CPU, and 0.02 ms of the median.
 """
@@ -36,25 +37,30 @@ from tests.benchmarks.gateway_openai import MANIFEST, cpu_s, free_port, request_
 from tests.support.polling import eventually
 
 PAUSE_S = 0.002
-SETTLE_S = 0.3  # by then the gateway has sent the writer what it captured; its timer begins with a round
 COUNTED_SHARE = 0.99  # of the requests, from the fastest on
 STREAM_TOKENS = 64
-WARM_UP = 4  # rounds
+WARM_UP = 100  # requests
 TOKENS = {"whole answer": 0, f"stream of {STREAM_TOKENS} chunks": STREAM_TOKENS}
 PLAIN, KEPT = "canned", "copied"  # names of the same length
 
 
-class Round(NamedTuple):
-    """The µs of the gateway's CPU and the ms of each request, and the µs of CPU for each answer in the pause after
-    them."""
+class Requests(NamedTuple):
+    """The µs of the gateway's CPU and the ms of each request of one model."""
 
     cpu_us: list[float]
     took_ms: list[float]
-    pause_us: float
+
+    def cpu(self) -> float:
+        """The mean µs of CPU."""
+        return mean(sorted(self.cpu_us)[: int(COUNTED_SHARE * len(self.cpu_us))])
+
+    def p50(self) -> float:
+        """The median of the ms."""
+        return median(self.took_ms)
 
 
-Rounds = dict[str, list[Round]]
-"""By the name of the model."""
+Block = dict[str, Requests]
+"""The requests to one gateway, by the name of the model."""
 
 
 @contextmanager
@@ -86,62 +92,43 @@ def cpu_us(process: psutil.Process) -> float:
     return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1000
 
 
-async def run_round(client: Client, process: psutil.Process, name: str, model: str, *, requests: int) -> Round:
-    """Asks for `requests` answers of `model`."""
-    tokens, used_us, took_ms = TOKENS[name], [], []
-    request = request_bytes(model=model, stream=tokens > 0, max_tokens=STREAM_TOKENS)
-    for _ in range(requests):
-        before_us = cpu_us(process)
-        answer = await client.ask(request)
-        if (answer.status, answer.tokens) != (200, tokens):
-            raise RuntimeError(f"{answer} is not whole")
-        await asyncio.sleep(PAUSE_S)
-        used_us.append(cpu_us(process) - before_us)
-        took_ms.append(1e3 * answer.seconds)
-    before_us = cpu_us(process)
-    await asyncio.sleep(SETTLE_S)
-    return Round(used_us, took_ms, (cpu_us(process) - before_us) / requests)
-
-
-async def compare(port: int, process: psutil.Process, name: str, *, rounds: int, requests: int) -> Rounds:
-    """The rounds of both models, by turns first of the one and of the other."""
+async def compare(port: int, process: psutil.Process, tokens: int, *, requests: int) -> Block:
+    """Asks for `requests` answers of each model, by turns first of the one and of the other: streams of `tokens`
+    chunks, or whole answers where that is 0."""
     _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
-    made: Rounds = {PLAIN: [], KEPT: []}
-    for turn in range(rounds + WARM_UP):
-        for model in (PLAIN, KEPT) if turn % 2 else (KEPT, PLAIN):
-            made[model].append(await run_round(client, process, name, model, requests=requests))
+    bodies = {model: request_bytes(model=model, stream=tokens > 0, max_tokens=STREAM_TOKENS) for model in (PLAIN, KEPT)}
+    made: Block = {model: Requests([], []) for model in bodies}
+    for number in range(requests + WARM_UP):
+        for model in (PLAIN, KEPT) if number % 2 else (KEPT, PLAIN):
+            before_us = cpu_us(process)
+            answer = await client.ask(bodies[model])
+            if (answer.status, answer.tokens) != (200, tokens):
+                raise RuntimeError(f"{answer} is not whole")
+            await asyncio.sleep(PAUSE_S)
+            if number >= WARM_UP:
+                made[model].cpu_us.append(cpu_us(process) - before_us)
+                made[model].took_ms.append(1e3 * answer.seconds)
     client.close()
-    return {model: of[WARM_UP:] for model, of in made.items()}
+    return made
 
 
-def cpu_of(rounds: Sequence[Round]) -> float:
-    """The µs of CPU of an answer."""
-    used_us = sorted(one for each in rounds for one in each.cpu_us)
-    return mean(used_us[: int(COUNTED_SHARE * len(used_us))]) + median(each.pause_us for each in rounds)
-
-
-def p50_of(rounds: Sequence[Round]) -> float:
-    """The median of the ms of a request."""
-    return median(one for each in rounds for one in each.took_ms)
-
-
-def tell(name: str, blocks: Sequence[Rounds]) -> None:
+def tell(name: str, blocks: Sequence[Block]) -> None:
     """Prints what capture adds: the mean of the blocks, and its 95 % interval by Student's t."""
-    for unit, of in (("µs of CPU", cpu_of), ("ms, p50", p50_of)):
+    for unit, of in (("µs of CPU", Requests.cpu), ("ms, p50", Requests.p50)):
         added = [of(block[KEPT]) - of(block[PLAIN]) for block in blocks]
         before = mean(of(block[PLAIN]) for block in blocks)
         half = t.ppf(0.975, len(added) - 1) * stdev(added) / len(added) ** 0.5
         print(f"{name:22} {before:10.3f} {mean(added):+10.3f} ± {half:.3f} {unit}", flush=True)
 
 
-def run_block(folder: Path, upstream_port: int, *, rounds: int, requests: int) -> dict[str, Rounds]:
-    """The costs in a new gateway."""
+def run_block(folder: Path, upstream_port: int, *, requests: int) -> dict[str, Block]:
+    """The requests to a new gateway, by the kind of their answers."""
     cores = sorted(os.sched_getaffinity(0))
     with gateway(upstream_port, cores, folder) as (port, process):
         [writer] = process.children()
         mine = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {cores[-1]})
-        costs = {name: uvloop.run(compare(port, process, name, rounds=rounds, requests=requests)) for name in TOKENS}
+        made = {name: uvloop.run(compare(port, process, tokens, requests=requests)) for name, tokens in TOKENS.items()}
         os.sched_setaffinity(0, mine)
         used_s = cpu_s(writer)
         process.terminate()
@@ -149,17 +136,16 @@ def run_block(folder: Path, upstream_port: int, *, rounds: int, requests: int) -
     store = CaptureStore.at(str(folder / "captures"))
     rows = sum(store.read(file, ("id",)).num_rows for file in store.files())
     size = sum(file.size_bytes for file in store.files())
-    if rows != len(TOKENS) * (rounds + WARM_UP) * requests:
+    if rows != len(TOKENS) * (requests + WARM_UP):
         raise RuntimeError(f"{rows} answers were captured")
     print(f"the writer: {rows} answers, {1e6 * used_s / rows:.0f} µs of its CPU and {size / rows:.0f} bytes each")
-    return costs
+    return made
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=4, help="with new gateways each (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=40, help="of each block (%(default)s)")
-    parser.add_argument("--requests", type=int, default=50, help="per round and model (%(default)s)")
+    parser.add_argument("--blocks", type=int, default=6, help="with new gateways each (%(default)s)")
+    parser.add_argument("--requests", type=int, default=1500, help="of each model and block (%(default)s)")
     options = parser.parse_args()
     if options.blocks < 2:
         parser.error(f"--blocks {options.blocks}: an interval needs at least two")
@@ -167,7 +153,7 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream_port = stack.enter_context(upstream(max(os.sched_getaffinity(0))))
         blocks = [
-            run_block(folder / str(number), upstream_port, rounds=options.rounds, requests=options.requests)
+            run_block(folder / str(number), upstream_port, requests=options.requests)
             for number in range(options.blocks)
         ]
     print(f"{'':22} {'without':>10} {'added by capture, mean and its 95 % interval'}")
