@@ -1,7 +1,8 @@
-"""What capture costs requests: `python -m tests.benchmarks.capture [--blocks 6] [--requests 1500]`.
+"""What capture costs requests: `python -m tests.benchmarks.capture [--blocks 4] [--requests 3000]`.
 
 One gateway with two models in front of a server that costs nothing. Each answer of one model is captured, none of the
-other, and requests of both alternate. Two gateways would be less exact: two processes of the same program differ by up
+other, and requests of both alternate. Another gateway captures the other model, since two equal models of a gateway
+differ by 5 to 10 µs; a block is both. Two gateways would be less exact: two processes of the same program differ by up
 to 80 µs for each request. The gateway has one core, load, server and capture writer the other, and requests come one
 after the other with short pauses: at full speed they would leave the writer no processor. After long pauses, virtual
 machines that reclaim unused pages spend milliseconds on the pages of the first request.
@@ -36,12 +37,12 @@ from tests.benchmarks.gateway_load import Client
 from tests.benchmarks.gateway_openai import MANIFEST, cpu_s, free_port, request_bytes, upstream, wait_port
 from tests.support.polling import eventually
 
-PAUSE_S = 0.002
+PAUSE_S = 0.0004
 COUNTED_SHARE = 0.99  # of the requests, from the fastest on
 STREAM_TOKENS = 64
 WARM_UP = 100  # requests
 TOKENS = {"whole answer": 0, f"stream of {STREAM_TOKENS} chunks": STREAM_TOKENS}
-PLAIN, KEPT = "canned", "copied"  # names of the same length
+MODELS = ("canned", "copied")  # names of the same length
 
 
 class Requests(NamedTuple):
@@ -59,18 +60,21 @@ class Requests(NamedTuple):
         return median(self.took_ms)
 
 
-Block = dict[str, Requests]
-"""The requests to one gateway, by the name of the model."""
+class Compared(NamedTuple):
+    """The requests to one gateway whose answers were captured, and the other ones."""
+
+    kept: Requests
+    plain: Requests
 
 
 @contextmanager
-def gateway(upstream_port: int, cores: Sequence[int], folder: Path) -> Iterator[tuple[int, psutil.Process]]:
-    """Its port, and its process. The answers of `KEPT` are captured below `folder`."""
+def gateway(upstream_port: int, cores: Sequence[int], folder: Path, kept: str) -> Iterator[tuple[int, psutil.Process]]:
+    """Its port, and its process. The answers of the model `kept` are captured below `folder`."""
     folder.mkdir()
     manifest, port = folder / "pairs.yaml", free_port()
-    plain = MANIFEST.format(port=upstream_port)
-    kept = plain.replace(PLAIN, KEPT).replace(f"pair: {KEPT}}}", f"pair: {KEPT}, capture: {{share: 1}}}}")
-    manifest.write_text(f"{plain}---{kept}")
+    first = MANIFEST.format(port=upstream_port)
+    both = f"{first}---{first.replace(*MODELS)}"
+    manifest.write_text(both.replace(f"pair: {kept}}}", f"pair: {kept}, capture: {{share: 1}}}}"))
     command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", str(port)]
     options = ["--capture-store", str(folder / "captures")]
     process = psutil.Process(subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL).pid)
@@ -88,18 +92,22 @@ def gateway(upstream_port: int, cores: Sequence[int], folder: Path) -> Iterator[
 
 
 def cpu_us(process: psutil.Process) -> float:
-    """The time on a processor of the main thread, which does all work of a request. The kernel counts it in ns."""
+    """The time on a processor of the main thread, which does all work of a request. The kernel counts it in ns, and
+    adds it up when the thread sleeps."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "S":
+        pass
     return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1000
 
 
-async def compare(port: int, process: psutil.Process, tokens: int, *, requests: int) -> Block:
+async def compare(port: int, process: psutil.Process, tokens: int, *, kept: str, requests: int) -> Compared:
     """Asks for `requests` answers of each model, by turns first of the one and of the other: streams of `tokens`
     chunks, or whole answers where that is 0."""
     _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
-    bodies = {model: request_bytes(model=model, stream=tokens > 0, max_tokens=STREAM_TOKENS) for model in (PLAIN, KEPT)}
-    made: Block = {model: Requests([], []) for model in bodies}
+    bodies = {model: request_bytes(model=model, stream=tokens > 0, max_tokens=STREAM_TOKENS) for model in MODELS}
+    made = {model: Requests([], []) for model in MODELS}
     for number in range(requests + WARM_UP):
-        for model in (PLAIN, KEPT) if number % 2 else (KEPT, PLAIN):
+        for model in MODELS if number % 2 else reversed(MODELS):
             before_us = cpu_us(process)
             answer = await client.ask(bodies[model])
             if (answer.status, answer.tokens) != (200, tokens):
@@ -109,26 +117,20 @@ async def compare(port: int, process: psutil.Process, tokens: int, *, requests: 
                 made[model].cpu_us.append(cpu_us(process) - before_us)
                 made[model].took_ms.append(1e3 * answer.seconds)
     client.close()
-    return made
+    return Compared(made.pop(kept), *made.values())
 
 
-def tell(name: str, blocks: Sequence[Block]) -> None:
-    """Prints what capture adds: the mean of the blocks, and its 95 % interval by Student's t."""
-    for unit, of in (("µs of CPU", Requests.cpu), ("ms, p50", Requests.p50)):
-        added = [of(block[KEPT]) - of(block[PLAIN]) for block in blocks]
-        before = mean(of(block[PLAIN]) for block in blocks)
-        half = t.ppf(0.975, len(added) - 1) * stdev(added) / len(added) ** 0.5
-        print(f"{name:22} {before:10.3f} {mean(added):+10.3f} ± {half:.3f} {unit}", flush=True)
-
-
-def run_block(folder: Path, upstream_port: int, *, requests: int) -> dict[str, Block]:
+def run_gateway(folder: Path, upstream_port: int, *, kept: str, requests: int) -> dict[str, Compared]:
     """The requests to a new gateway, by the kind of their answers."""
     cores = sorted(os.sched_getaffinity(0))
-    with gateway(upstream_port, cores, folder) as (port, process):
+    with gateway(upstream_port, cores, folder, kept) as (port, process):
         [writer] = process.children()
         mine = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {cores[-1]})
-        made = {name: uvloop.run(compare(port, process, tokens, requests=requests)) for name, tokens in TOKENS.items()}
+        made = {
+            name: uvloop.run(compare(port, process, tokens, kept=kept, requests=requests))
+            for name, tokens in TOKENS.items()
+        }
         os.sched_setaffinity(0, mine)
         used_s = cpu_s(writer)
         process.terminate()
@@ -142,10 +144,19 @@ def run_block(folder: Path, upstream_port: int, *, requests: int) -> dict[str, B
     return made
 
 
+def tell(name: str, blocks: Sequence[Sequence[Compared]]) -> None:
+    """Prints what capture adds: the mean of the blocks, and its 95 % interval by Student's t."""
+    for unit, of in (("µs of CPU", Requests.cpu), ("ms, p50", Requests.p50)):
+        added = [mean(of(each.kept) - of(each.plain) for each in block) for block in blocks]
+        before = mean(of(each.plain) for block in blocks for each in block)
+        half = t.ppf(0.975, len(added) - 1) * stdev(added) / len(added) ** 0.5
+        print(f"{name:22} {before:10.3f} {mean(added):+10.3f} ± {half:.3f} {unit}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=6, help="with new gateways each (%(default)s)")
-    parser.add_argument("--requests", type=int, default=1500, help="of each model and block (%(default)s)")
+    parser.add_argument("--blocks", type=int, default=4, help="of two new gateways each (%(default)s)")
+    parser.add_argument("--requests", type=int, default=3000, help="of each model and gateway (%(default)s)")
     options = parser.parse_args()
     if options.blocks < 2:
         parser.error(f"--blocks {options.blocks}: an interval needs at least two")
@@ -153,12 +164,15 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream_port = stack.enter_context(upstream(max(os.sched_getaffinity(0))))
         blocks = [
-            run_block(folder / str(number), upstream_port, requests=options.requests)
+            [
+                run_gateway(folder / f"{number}-{kept}", upstream_port, kept=kept, requests=options.requests)
+                for kept in MODELS
+            ]
             for number in range(options.blocks)
         ]
     print(f"{'':22} {'without':>10} {'added by capture, mean and its 95 % interval'}")
     for name in TOKENS:
-        tell(name, [block[name] for block in blocks])
+        tell(name, [[each[name] for each in block] for block in blocks])
     return 0
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from itertools import chain
+from operator import attrgetter
 
 import msgspec
 from slipstream_core.manifest.capture import Capture
-from slipstream_core.manifest.objects import SpeculationPolicy
-from slipstream_core.manifest.table import Route, RoutingTable
+from slipstream_core.manifest.objects import SpeculationPolicy, Target
+from slipstream_core.manifest.table import RoutingTable
 from slipstream_core.types import Decision, Endpoint, GenerationRequest
 
 from slipstream_gateway.capture.frames import Captured
-from slipstream_gateway.upstreams.base import Piece, Tokens, Usage, Wire
+from slipstream_gateway.upstreams.base import Piece, Usage, Wire
 
 MAX_ANSWER_BYTES = 1024 * 1024
 _COUNTED_AT_ONCE = 256
+_data_of, _text_of, _finish_of = attrgetter("data"), attrgetter("text"), attrgetter("finish_reason")
+_ids_of, _prompt_ids_of = attrgetter("token_ids"), attrgetter("prompt_token_ids")
 
 
 class AnswerCopy:
@@ -41,13 +44,9 @@ class AnswerCopy:
             self._count()
 
     def is_too_large(self) -> bool:
-        """Whether the pieces so far exceed `MAX_ANSWER_BYTES`."""
-        return self.size_bytes() > MAX_ANSWER_BYTES
-
-    def size_bytes(self) -> int:
-        """The size of the pieces so far, without their token ids."""
+        """Whether the pieces so far exceed `MAX_ANSWER_BYTES`, without their token ids."""
         self._count()
-        return self._size_bytes
+        return self._size_bytes > MAX_ANSWER_BYTES
 
     def _count(self) -> None:
         new = self.pieces[self._counted :]
@@ -57,12 +56,9 @@ class AnswerCopy:
         self._counted = len(self.pieces)
 
 
-def _by_type(pieces: list[Piece]) -> tuple[list[Tokens], list[Wire]]:
-    """`pieces` as a list of their type, with an empty list for the other type. They are from one server, and so all of
-    the type of the first one."""
-    if pieces and isinstance(pieces[0], Wire):
-        return [], cast("list[Wire]", pieces)
-    return cast("list[Tokens]", pieces), []
+def _is_wire(pieces: list[Piece]) -> bool:
+    """Whether the pieces of an answer from one server are `Wire`. All are of one type."""
+    return not pieces or isinstance(pieces[0], Wire)
 
 
 def is_drawn(
@@ -97,7 +93,8 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     copy: AnswerCopy
     request: GenerationRequest
-    route: Route
+    pair: str
+    target: Target | None
     decision: Decision
     usage: Usage
     fingerprint: str
@@ -105,17 +102,18 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key_id: str
     time_s: float
 
-    def size_bytes(self) -> int:
-        """The size of the request's body and of the answer."""
-        return len(self.request.raw) + self.copy.size_bytes()
-
     def captured(self) -> Captured:
         """The content of its frame."""
-        pieces, request, decision, usage = self.copy.pieces, self.request, self.decision, self.usage
-        tokens, wire = _by_type(pieces)
-        target = self.route.pair.spec.target
+        pieces, request, decision, usage, target = (
+            self.copy.pieces,
+            self.request,
+            self.decision,
+            self.usage,
+            self.target,
+        )
+        is_wire = _is_wire(pieces)
         return Captured(
-            pair=self.route.pair.metadata.key,
+            pair=self.pair,
             model=request.model,
             target="" if target is None else "@".join(filter(None, (target.source, target.revision))),
             fingerprint=self.fingerprint,
@@ -129,14 +127,12 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             top_p=request.top_p,
             endpoint=request.endpoint,
             request=request.raw,
-            text="".join([piece.text for piece in tokens]),
-            wire=tuple([piece.data for piece in wire]),
+            text="" if is_wire else "".join(map(_text_of, pieces)),
+            wire=tuple(map(_data_of, pieces)) if is_wire else (),
             stream=request.stream,
-            finish_reason=(tokens[-1].finish_reason or "") if tokens else "",
-            token_ids=tuple([token for piece in pieces if piece.token_ids for token in piece.token_ids]),
-            prompt_token_ids=tuple(
-                [token for piece in pieces if piece.prompt_token_ids for token in piece.prompt_token_ids]
-            ),
+            finish_reason="" if is_wire else _finish_of(pieces[-1]) or "",
+            token_ids=tuple(chain.from_iterable(map(_ids_of, pieces))),
+            prompt_token_ids=tuple(chain.from_iterable(map(_prompt_ids_of, pieces))),
             prompt_tokens=usage.prompt_tokens,
             output_tokens=usage.output_tokens,
             drafted=usage.drafted,

@@ -204,7 +204,8 @@ class Dispatcher:
                     KeptAnswer(
                         copy=copy,
                         request=call.request,
-                        route=served.route,
+                        pair=call.pair,
+                        target=served.route.pair.spec.target,
                         decision=decision,
                         usage=call.usage,
                         fingerprint=call.fingerprint,

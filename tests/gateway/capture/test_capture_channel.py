@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import msgspec
-from slipstream_core.manifest import EMBEDDED_MANIFEST, load_file
 from slipstream_core.manifest.capture import Capture
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.capture.channel import ENCODED_AT_ONCE, CaptureChannel
@@ -19,7 +18,7 @@ BODY = b'{"model":"acme","prompt":"Hello"}'
 DECISION = Decision(
     arm=Arm.PLAIN, reason=Reason.NO_POLICY, request_class="code/short", draft_length=0, detail="", numbers={}
 )
-[ROUTE] = load_file(EMBEDDED_MANIFEST).routes.values()
+PAIR = "default/acme"
 TOO_LARGE = 2**70  # for MessagePack
 
 
@@ -29,7 +28,8 @@ def answer(number: int) -> KeptAnswer:
     return KeptAnswer(
         copy=copy,
         request=GenerationRequest(endpoint=Endpoint.COMPLETION, model="acme", raw=BODY),
-        route=ROUTE,
+        pair=PAIR,
+        target=None,
         decision=DECISION,
         usage=Usage(output_tokens=1),
         fingerprint="target",
@@ -53,7 +53,7 @@ async def test_an_answer_that_cannot_be_encoded_costs_no_other(tmp_path: Path) -
     answers = [answer(number) for number in range(ENCODED_AT_ONCE + 3)]
     answers[1] = msgspec.structs.replace(answers[1], usage=Usage(drafted=TOO_LARGE))
     channel = CaptureChannel(str(tmp_path))
-    channel.configure({ROUTE.pair.metadata.key: Capture(share=1.0)})
+    channel.configure({PAIR: Capture(share=1.0)})
     async with channel.running(), asyncio.timeout(30):
         await send_first(channel, answers[0])
         for each in answers[1:]:
