@@ -104,13 +104,8 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def captured(self) -> Captured:
         """The content of its frame."""
-        pieces, request, decision, usage, target = (
-            self.copy.pieces,
-            self.request,
-            self.decision,
-            self.usage,
-            self.target,
-        )
+        pieces, request, target = self.copy.pieces, self.request, self.target
+        decision, usage = self.decision, self.usage
         is_wire = _is_wire(pieces)
         return Captured(
             pair=self.pair,
