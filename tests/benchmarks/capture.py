@@ -22,6 +22,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -38,6 +39,7 @@ from tests.benchmarks.gateway_openai import MANIFEST, cpu_s, free_port, request_
 from tests.support.polling import eventually
 
 PAUSE_S = 0.0004
+ASLEEP_S = 10.0
 COUNTED_SHARE = 0.99  # of the requests, from the fastest on
 STREAM_TOKENS = 64
 WARM_UP = 100  # requests
@@ -93,10 +95,11 @@ def gateway(upstream_port: int, cores: Sequence[int], folder: Path, kept: str) -
 
 def cpu_us(process: psutil.Process) -> float:
     """The time on a processor of the main thread, which does all work of a request. The kernel counts it in ns, and
-    adds it up when the thread sleeps."""
-    stat = Path(f"/proc/{process.pid}/stat")
+    updates it when the thread goes to sleep, which is waited for. Raises `TimeoutError` after `ASLEEP_S`."""
+    stat, deadline_s = Path(f"/proc/{process.pid}/stat"), time.monotonic() + ASLEEP_S
     while stat.read_text().rpartition(")")[2].split()[0] != "S":
-        pass
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"the gateway has not slept for {ASLEEP_S:g} s")
     return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1000
 
 

@@ -65,11 +65,16 @@ class CaptureChannel:
     def send(self, answer: KeptAnswer) -> None:
         """Send one answer of a pair with settings. `ENCODED_AT_ONCE` answers are encoded at once, and the pipe gets all
         answers of `SEND_S` at once, which costs each of them less."""
-        pipe = self._pipe
+        pipe, pair, size_bytes = self._pipe, answer.pair, answer.size_bytes
         if pipe is None:
-            self.drop(answer.pair, Result.WRITER_GONE)
+            self.drop(pair, Result.WRITER_GONE)
+            return
+        if self._unread_bytes + size_bytes > MAX_BUFFERED_BYTES:
+            self.drop(pair, Result.WRITER_BUSY)
             return
         self._answers.append(answer)
+        self._unread_bytes += size_bytes
+        self._sent[pair] += 1
         if len(self._answers) >= ENCODED_AT_ONCE:
             self._encode()
         if self._timer is None:
@@ -83,20 +88,14 @@ class CaptureChannel:
             self._send_later(pipe)
 
     def _encode(self) -> None:
-        """Encode the waiting answers. Those that find the buffer full or cannot be encoded are counted."""
+        """Encode the waiting answers. One that cannot be encoded is counted as failed."""
         for answer in self._answers:
-            if self._unread_bytes > MAX_BUFFERED_BYTES:
-                self.drop(answer.pair, Result.WRITER_BUSY)
-                continue
             try:
-                frame = encode_frame(answer.captured())
+                self._frames += encode_frame(answer.captured())
             except Exception:  # the error of one answer must not lose the other ones
                 _log.exception("an answer could not be captured")
+                self._sent[answer.pair] -= 1
                 self.drop(answer.pair, Result.FAILED)
-                continue
-            self._frames += frame
-            self._unread_bytes += len(frame[1])
-            self._sent[answer.pair] += 1
         self._answers.clear()
 
     def _send_later(self, pipe: asyncio.WriteTransport) -> None:
@@ -105,9 +104,9 @@ class CaptureChannel:
     def _flush(self, pipe: asyncio.WriteTransport) -> None:
         """Hand the waiting frames to the pipe. What the writer has not read stays in its buffer, and counts."""
         self._timer = None
-        self._encode()
-        if pipe.is_closing():
+        if pipe is not self._pipe or pipe.is_closing():
             return
+        self._encode()
         if self._frames:
             pipe.writelines(self._frames)
             self._frames.clear()
@@ -182,6 +181,7 @@ class CaptureChannel:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._pipe, self._unread_bytes = None, None, 0
+        self._answers.clear()
         self._frames.clear()
 
     async def _read_reports(self, process: asyncio.subprocess.Process) -> None:

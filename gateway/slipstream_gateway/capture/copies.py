@@ -43,10 +43,10 @@ class AnswerCopy:
         if len(pieces) - self._counted >= _COUNTED_AT_ONCE:
             self._count()
 
-    def is_too_large(self) -> bool:
-        """Whether the pieces so far exceed `MAX_ANSWER_BYTES`, without their token ids."""
+    def size_bytes(self) -> int:
+        """The size of the pieces so far, without their token ids."""
         self._count()
-        return self._size_bytes > MAX_ANSWER_BYTES
+        return self._size_bytes
 
     def _count(self) -> None:
         new = self.pieces[self._counted :]
@@ -89,9 +89,10 @@ def captures_of(table: RoutingTable) -> dict[str, Capture]:
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A whole answer from one server, with what its frame is made of. The channel makes the frames of several answers
-    at once, which costs each of them less."""
+    at once, which costs each of them less. `size_bytes` is the size of the request's body and of the answer."""
 
     copy: AnswerCopy
+    size_bytes: int
     request: GenerationRequest
     pair: str
     target: Target | None

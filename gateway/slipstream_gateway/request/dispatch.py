@@ -15,7 +15,7 @@ from slipstream_core.types import ANONYMOUS, Caller, Decision, GenerationRequest
 
 from slipstream_gateway.admission import Admission, Sample
 from slipstream_gateway.capture.channel import CaptureChannel
-from slipstream_gateway.capture.copies import AnswerCopy, KeptAnswer, is_drawn
+from slipstream_gateway.capture.copies import MAX_ANSWER_BYTES, AnswerCopy, KeptAnswer, is_drawn
 from slipstream_gateway.capture.frames import Result
 from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
@@ -194,15 +194,17 @@ class Dispatcher:
         """Sends a whole answer of the serving revision to the capture writer. Never raises."""
         try:
             served, decision = self._fleet.current.by_name.get(call.request.model), call.decision
+            size_bytes = copy.size_bytes()
             if call.status != "ok" or call.resumed or served is None or decision is None or decision.revision:
                 capture.drop(call.pair, Result.INCOMPLETE)
-            elif copy.is_too_large():
+            elif size_bytes > MAX_ANSWER_BYTES:
                 capture.drop(call.pair, Result.TOO_LARGE)
             # The policy may have changed since the request began.
             elif served.route.policy is copy.policy or self._is_kept(call, decision, served):
                 capture.send(
                     KeptAnswer(
                         copy=copy,
+                        size_bytes=len(call.request.raw) + size_bytes,
                         request=call.request,
                         pair=call.pair,
                         target=served.route.pair.spec.target,

@@ -27,6 +27,7 @@ def answer(number: int) -> KeptAnswer:
     copy.add(Tokens(index=0, text=f"Answer {number}", token_ids=(number,), finish_reason="stop"))
     return KeptAnswer(
         copy=copy,
+        size_bytes=len(BODY) + copy.size_bytes(),
         request=GenerationRequest(endpoint=Endpoint.COMPLETION, model="acme", raw=BODY),
         pair=PAIR,
         target=None,

@@ -7,7 +7,7 @@ from slipstream_engine.embedded import TARGET_DIR
 
 from tests.support.kube_client import JSON
 
-PATIENCE_S = 600.0  # for a server's first check: vLLM shares the cores, and a check that takes over 120 s begins again
+PATIENCE_S = 600.0  # vLLM shares the cores: a server's first check may exceed its 120 s, and begins again
 
 OBJECTS = f"""\
 apiVersion: slipstream.dev/v1alpha1
