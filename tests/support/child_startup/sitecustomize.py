@@ -7,5 +7,9 @@ have it installed, and no process that they start uses it.
 import os
 import sys
 
+import starts
+
+sys.addaudithook(starts.record)
+
 if "PYTEST_CURRENT_TEST" in os.environ:  # not for pytest-xdist's workers, which run the tests that use it
     sys.modules["kubernetes_validate"] = None  # type: ignore[assignment]  # an import of it fails, as without it

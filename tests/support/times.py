@@ -1,0 +1,124 @@
+"""`--times`: where a run's minutes go, by file, by fixture, by what tests waited for and by started program.
+
+A time is wall-clock time of the worker that ran the test. The time of a fixture excludes the fixtures that it uses.
+Starts are counted in the processes of the tests and in the Python processes that these start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support import polling
+from tests.support.child_startup import starts
+
+ROWS = 25
+_PHASES = ("setup", "call", "teardown")
+
+
+class Row(NamedTuple):
+    """The seconds of a file's tests."""
+
+    setup: float
+    call: float
+    teardown: float
+    waited: float
+
+    @property
+    def total(self) -> float:
+        return self.setup + self.call + self.teardown
+
+
+class Clock:
+    """The plugin in the processes that run tests: measures fixtures and waits, and attaches them to the reports."""
+
+    def __init__(self) -> None:
+        self._inner_s: list[float] = []  # time in fixtures that the fixture under way uses, innermost last
+        self._fixtures: defaultdict[str, list[float]] = defaultdict(list)
+        self._waited_s = 0.0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        began_s = time.perf_counter()
+        self._inner_s.append(0.0)
+        try:
+            return (yield)
+        finally:
+            taken_s = time.perf_counter() - began_s
+            inner_s = self._inner_s.pop()
+            if self._inner_s:
+                self._inner_s[-1] += taken_s
+            self._fixtures[f"{fixturedef.argname} ({fixturedef.baseid or 'pytest'})"].append(taken_s - inner_s)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Iterator[None]:
+        report = yield
+        report.fixtures_s, self._fixtures = dict(self._fixtures), defaultdict(list)
+        report.waited_s = polling.waited_s() - self._waited_s
+        self._waited_s += report.waited_s
+        return report
+
+
+class Times:
+    """The plugin in the controller: adds up the reports and prints the tables."""
+
+    def __init__(self) -> None:
+        self._files: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._tests: Counter[str] = Counter()
+        self._fixtures: defaultdict[str, list[float]] = defaultdict(list)
+        handle, name = tempfile.mkstemp(prefix="slipstream-starts-")
+        os.close(handle)
+        self._starts = Path(name)
+        os.environ[starts.VARIABLE] = name
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self._files[file][report.when or ""] += report.duration
+        self._files[file]["waited"] += getattr(report, "waited_s", 0.0)
+        self._tests[report.nodeid] += report.duration
+        for name, times in getattr(report, "fixtures_s", {}).items():
+            self._fixtures[name] += times
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        write = terminalreporter.write_line
+        terminalreporter.section("times")
+        for line in self._lines():
+            write(line)
+
+    def _lines(self) -> Iterator[str]:
+        files = {name: Row(*(times[phase] for phase in (*_PHASES, "waited"))) for name, times in self._files.items()}
+        sums = Row(*(sum(column) for column in zip(*files.values(), strict=True))) if files else Row(0, 0, 0, 0)
+        yield f"{'file':<66} {'total':>7} {'setup':>7} {'call':>7} {'end':>7} {'waits':>7}"
+        for name, row in [("all", sums), *_largest(files)]:
+            yield f"{name:<66} {row.total:7.1f} {row.setup:7.1f} {row.call:7.1f} {row.teardown:7.1f} {row.waited:7.1f}"
+        yield f"{'test':<106} {'total':>7}"
+        for name, total in self._tests.most_common(ROWS):
+            yield f"{name:<106} {total:7.1f}"
+        yield f"{'fixture':<82} {'times':>7} {'total':>7} {'longest':>7}"
+        by_time = sorted(self._fixtures.items(), key=lambda item: -sum(item[1]))
+        for name, times in by_time[:ROWS]:
+            yield f"{name:<82} {len(times):7} {sum(times):7.1f} {max(times):7.1f}"
+        started = Counter(self._starts.read_text(encoding="utf-8").split()).most_common()
+        yield "starts: " + ", ".join(f"{program} {count}" for program, count in started)
+
+
+def _largest(files: Mapping[str, Row]) -> list[tuple[str, Row]]:
+    return sorted(files.items(), key=lambda item: -item[1].total)[:ROWS]
+
+
+def register(config: pytest.Config) -> None:
+    """The plugins that this process needs: the controller adds up, and whoever runs tests measures."""
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker:
+        config.pluginmanager.register(Times())
+    if is_worker or not config.getoption("numprocesses", None):
+        config.pluginmanager.register(Clock())
+        sys.addaudithook(starts.record)
