@@ -22,6 +22,7 @@ from tests.e2e.real_cluster import Gateway
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
+from tests.support.polling import eventually
 from tests.support.redis_server import RedisServer
 from tests.support.threaded_server import ThreadedServer
 
@@ -186,15 +187,13 @@ def enough(found: JSON) -> bool:
 
 def wait_until_served(url: str) -> None:
     """Until the pair is ready, so that a request would speculate."""
-    deadline = time.monotonic() + LIMIT_S
-    seen: Any = None
-    while time.monotonic() < deadline:
-        with contextlib.suppress(httpx.TransportError):
-            seen = httpx.post(f"{url}/v1/route", json=body(), timeout=LIMIT_S).json()
-            if seen.get("arm") == "speculative":
-                return
-        time.sleep(0.1)
-    pytest.fail(f"nothing speculates: {seen}")
+
+    def decision() -> Any:
+        return httpx.post(f"{url}/v1/route", json=body(), timeout=LIMIT_S).json()
+
+    eventually(
+        lambda: decision().get("arm") == "speculative", "speculation", seen=decision, ignoring=httpx.TransportError
+    )
 
 
 def body() -> JSON:
