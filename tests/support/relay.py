@@ -7,12 +7,12 @@ import contextlib
 import ssl
 from typing import Self
 
-from tests.support.threaded_server import ThreadedServer
+from tests.support.threaded_server import ConnectionServer
 
 _READ_BYTES = 65_536
 
 
-class Relay(ThreadedServer):
+class Relay(ConnectionServer):
     """Passes connections on to the server on `to_port` of the loopback.
 
     The server's bytes come `delay_s` late, which may change at any time. With `tls`, clients speak TLS; `peers` are the
@@ -24,9 +24,8 @@ class Relay(ThreadedServer):
     ) -> None:
         self.delay_s = delay_s
         self.peers: list[str] = []
-        self._to_port, self._host, self._tls = to_port, host, tls
-        self._connections: set[asyncio.Task[None]] = set()
-        super().__init__()
+        self._to_port = to_port
+        super().__init__(host=host, tls=tls)
 
     def __enter__(self) -> Self:
         return self
@@ -39,35 +38,16 @@ class Relay(ThreadedServer):
         self._to_port = port
         self._loop.call_soon_threadsafe(self._break)
 
-    async def _serve(self) -> None:
-        server = await asyncio.start_server(self._client, self._host, self.port, ssl=self._tls, backlog=256)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stopping.wait()
-        server.close()
-        self._break()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    def _break(self) -> None:
-        for task in self._connections:
-            task.cancel()
-
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
         if self._tls is not None:
             self.peers.append(str((writer.get_extra_info("peercert") or {}).get("serialNumber", "")))
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
-            back = asyncio.create_task(self._copy(far_reader, writer, is_late=True))
-            try:
-                await self._copy(reader, far_writer, is_late=False)
-            finally:
-                back.cancel()
-                far_writer.close()
-        self._connections.discard(task)
-        writer.close()
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
+        back = asyncio.create_task(self._copy(far_reader, writer, is_late=True))
+        try:
+            await self._copy(reader, far_writer, is_late=False)
+        finally:
+            back.cancel()
+            far_writer.close()
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_late: bool) -> None:
         with contextlib.suppress(OSError):
