@@ -10,24 +10,23 @@ from typing import TypeVar
 PATIENCE_S = 90.0  # the servers of several tests may share the cores
 
 Found = TypeVar("Found")
-_waited_s = 0.0
 
 
-def waited_s() -> float:
+class Waited:
     """How long this process has waited so far, for the report of `--times`."""
-    return _waited_s
+
+    total_s = 0.0
 
 
 def eventually(
     look: Callable[[], Found | None], what: str = "what was waited for", *, within_s: float = PATIENCE_S
 ) -> Found:
     """What `look` returns once that is true. Fails the test, with `what`, where it is not true in time."""
-    global _waited_s
     began_s = time.monotonic()
     while not (found := look()):
         assert time.monotonic() < began_s + within_s, f"not within {within_s:g} s: {what}"
         time.sleep(0.01)
-    _waited_s += time.monotonic() - began_s
+    Waited.total_s += time.monotonic() - began_s
     return found
 
 
@@ -35,10 +34,9 @@ async def soon(
     look: Callable[[], Found | None], what: str = "what was waited for", *, within_s: float = PATIENCE_S
 ) -> Found:
     """`eventually` inside an event loop, which goes on meanwhile."""
-    global _waited_s
     began_s = time.monotonic()
     while not (found := look()):
         assert time.monotonic() < began_s + within_s, f"not within {within_s:g} s: {what}"
         await asyncio.sleep(0.005)
-    _waited_s += time.monotonic() - began_s
+    Waited.total_s += time.monotonic() - began_s
     return found

@@ -62,7 +62,7 @@ class Clock:
     def pytest_runtest_makereport(self) -> Iterator[None]:
         report = yield
         report.fixtures_s, self._fixtures = dict(self._fixtures), defaultdict(list)
-        report.waited_s = polling.waited_s() - self._waited_s
+        report.waited_s = polling.Waited.total_s - self._waited_s
         self._waited_s += report.waited_s
         return report
 
