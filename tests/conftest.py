@@ -60,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--unit", action="store_true", help="only unit tests: no process, no socket, no PyTorch")
     parser.addoption("--times", action="store_true", help="print where the minutes went: files, tests, fixtures")
     parser.addoption("--slow-quarter", metavar="N", help="a quarter of the slow tests: 1 to 4, or commit")
+    parser.addoption("--record", action="store_true", help="record in tests/slow_ring.tsv which slow tests passed")
 
 
 def pytest_configure(config: pytest.Config) -> None:

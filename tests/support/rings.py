@@ -2,13 +2,12 @@
 
 CI runs a quarter of them: `--slow-quarter commit` chooses it by the commit's hash, so that the quarters take turns.
 `RECORD` has a line for each slow test: when, and at which commit, all its cases last passed. `make test-slow` writes
-it; commit the change with the work that it tested.
+it (`--record`); commit the change after the commit that was tested.
 """
 
 from __future__ import annotations
 
 import datetime
-import os
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -52,7 +51,7 @@ class SlowRing:
             write_record(self._record, passed)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._outcomes:
+        if self._outcomes and self._record.is_file():
             terminalreporter.section("slow ring: last passed")
             terminalreporter.write(self._record.read_text(encoding="utf-8"))
 
@@ -94,6 +93,5 @@ def _head() -> str:
 
 def register(config: pytest.Config) -> None:
     """Adds the plugin; pytest-xdist's workers see only their own results."""
-    is_worker = hasattr(config, "workerinput")
-    writes = not is_worker and "CI" not in os.environ
+    writes = config.getoption("record") and not hasattr(config, "workerinput")
     config.pluginmanager.register(SlowRing(config.getoption("slow_quarter"), writes=writes))
