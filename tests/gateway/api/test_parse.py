@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.errors import InvalidRequest
+from slipstream_core.random_bytes import random_seed
 from slipstream_core.types import Mode
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request
 from slipstream_gateway.api.request import RequestOverrides
@@ -380,3 +381,20 @@ def test_of_a_field_that_stands_twice_upstreams_get_the_one_that_was_checked() -
         ("n", b"1"),
     ]
     assert request.raw.count(b'"model"') == 1
+
+
+@pytest.mark.parametrize("seed", [-1, None])
+def test_a_random_seed_is_no_seed(seed: int | None) -> None:
+    """The gateway or the server chooses one then, by one rule for all engines."""
+    request = parse_chat_request(chat(seed=seed))
+    assert request.seed is None
+    assert json.loads(request.raw).get("seed") is None
+    assert parse_chat_request(chat(seed=-2)).seed == -2
+
+
+def test_a_seed_of_the_gateway_is_exact_in_a_double() -> None:
+    seeds = {random_seed() for _ in range(1000)}
+    assert len(seeds) == 1000
+    assert max(seeds) > 2**52
+    assert {int(float(seed)) for seed in seeds} == seeds
+    assert min(seeds) >= 0
