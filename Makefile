@@ -38,7 +38,7 @@ test-fast: install-dev
 	$(BIN)/python -m pytest --unit -m 'not slow' -n 2 --dist loadscope $(ARGS)
 
 test-slow: install-dev
-	$(BIN)/python -m tests.suite -m slow $(ARGS)
+	$(BIN)/python -m tests.suite -m slow --record $(ARGS)
 
 bench: install-dev
 	$(BIN)/python -m tests.benchmarks $(ARGS)

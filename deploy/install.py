@@ -16,21 +16,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 EXTRAS = {"run": "embedded", "dev": "dev"}  # `dev` includes `embedded`
-PYTORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 _ROOT = Path(__file__).resolve().parents[1]
 _CONSTRAINTS = ("-c", "constraints.txt")
 _INPUTS = ("pyproject.toml", "constraints.txt")
 _FINISHED = ".installed"
 _UNFINISHED = ".unfinished"
 _PYTHONS = ((3, 11), (3, 13))  # from the first to below the second
-_REACH_TIMEOUT_S = 10.0
-_UV_CPU = ("--torch-backend", "cpu")
-_PIP_CPU = ("--extra-index-url", PYTORCH_INDEX)
+_UV_CPU = ("--torch-backend", "cpu")  # the CUDA build has gigabytes of libraries
 # What uv calls an option of pip, and the separator of its values.
 _UV_NAMES = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
@@ -144,17 +140,22 @@ def _clear(folder: Path) -> None:
 def _install_packages(python: Path, packages: Sequence[str], lock: int) -> None:
     pip = [str(python), "-m", "pip"]
     config = _pip_config(pip)
-    from_pytorch = _uses_pytorch_index(config, os.environ)
     command = [*pip, "install", "--disable-pip-version-check", *_CONSTRAINTS]
-    if _succeeds([*command, "-qq", "uv"], pass_fds=(lock,)):
-        _say(f"installing {packages[-1]} with uv …")
-        command = [str(python.with_name("uv")), "pip", "install", "--python", str(python), *_CONSTRAINTS]
-        command += ["--no-index"] if _is_set(config, "no-index") else []
-        command += _UV_CPU if from_pytorch else ()
-        _run([*command, *packages], lock, env={**os.environ, **uv_variables(config, os.environ)})
-    else:
+    if not _succeeds([*command, "-qq", "uv"], pass_fds=(lock,)):
         _say(f"installing {packages[-1]} with pip, because uv cannot be installed: this takes minutes …")
-        _run([*command, *(_PIP_CPU if from_pytorch else []), *packages], lock)
+        _run([*command, *packages], lock)
+        return
+    _say(f"installing {packages[-1]} with uv …")
+    variables = {**os.environ, **uv_variables(config, os.environ)}
+    command = [str(python.with_name("uv")), "pip", "install", "--python", str(python), *_CONSTRAINTS, *packages]
+    command += ["--no-index"] if _is_set(config, "no-index") else []
+    if not _has_sources(config, os.environ):
+        try:
+            _run([*command, *_UV_CPU], lock, env=variables)
+            return
+        except InstallError:
+            _say("without PyTorch's own index of CPU builds, which may be unreachable; this may download gigabytes …")
+    _run(command, lock, env=variables)
 
 
 def _pip_config(pip: Sequence[str]) -> dict[str, str]:
@@ -185,18 +186,10 @@ def uv_variables(pip_config: Mapping[str, str], environment: Mapping[str, str]) 
     return variables
 
 
-def _uses_pytorch_index(pip_config: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Whether PyTorch comes from its own index of CPU builds: the CUDA build on PyPI has gigabytes of libraries."""
-    sources = [*(name for name in _PIP_SOURCES if name in pip_config), *(n for n in _UV_SOURCES if n in environment)]
-    if sources or "UV_TORCH_BACKEND" in environment:
-        return False
-    try:
-        with urllib.request.urlopen(f"{PYTORCH_INDEX}/torch/", timeout=_REACH_TIMEOUT_S):  # nosec B310 # always HTTPS
-            return True
-    except OSError as exc:
-        _say(f"{PYTORCH_INDEX} is unreachable ({exc}): PyTorch may come with gigabytes of CUDA libraries.")
-        _say("Set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to a source of PyTorch's CPU builds to avoid this.")
-        return False
+def _has_sources(pip_config: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether the user has chosen where packages come from, and so which build of PyTorch is installed."""
+    chosen = (*(name in pip_config for name in _PIP_SOURCES), *(name in environment for name in _UV_SOURCES))
+    return any(chosen) or "UV_TORCH_BACKEND" in environment
 
 
 def _is_set(pip_config: Mapping[str, str], option: str) -> bool:
