@@ -17,7 +17,7 @@ from tests.support.kube_client import JSON, KubeError
 from tests.support.kubelet import Kubelet, TritonKubelet
 from tests.support.relay import Relay
 
-FAR_S = 0.4
+FAR_S = 1.2  # an answer takes 0.5 s: several times as long is beyond doubt on a busy machine, too
 NOTICED_S = 5.0
 CLIENTS = 3
 REVISION = "x-slipstream-revision"
@@ -90,6 +90,7 @@ class Rollout:
 
     def __init__(self, cluster: Cluster, serving: Kubelet, new: Kubelet) -> None:
         self.cluster, self.serving, self.new = cluster, serving, new
+        self.load: Load | None = None
 
     def begin(self, objects: str = OBJECTS) -> None:
         """The first revision serves."""
@@ -175,7 +176,7 @@ def dies(rollout: Rollout, beside: JSON) -> Callable[[], None]:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise  # the operator may have removed the revision by then, because its answers failed
 
-    until("it gets requests", lambda: rollout.canary.get("phase") == "Comparing")
-    killing = threading.Timer(1.0, kill)
+    until("it has answered", lambda: rollout.load is not None and rollout.load.of(rollout.canary.get("revision", "-")))
+    killing = threading.Thread(target=kill)
     killing.start()
     return killing.join

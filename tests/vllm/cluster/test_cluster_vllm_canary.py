@@ -20,7 +20,7 @@ from tests.support.kubelet import VllmKubelet
 from tests.support.ports import lasting_ports
 from tests.vllm.cluster.pairs import with_canary
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]  # two servers on one core
 COMPARED_S = 800.0  # two servers on one core
 
 
