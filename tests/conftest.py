@@ -22,6 +22,7 @@ from tests.support.kinds import Kinds
 from tests.support.kube import CRDS, KubeApiServer, install_chart
 from tests.support.ports import lasting_ports
 from tests.support.scheduling import Scheduling
+from tests.support.speed import TimeLimits
 
 START_TIMEOUT_S = 90.0
 
@@ -67,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Kinds(only_unit=config.getoption("unit")))
     config.pluginmanager.register(Scheduling())
     rings.register(config)
+    config.pluginmanager.register(TimeLimits())
     if config.getoption("times"):
         times.register(config)
 

@@ -1,4 +1,4 @@
-"""Waiting for what no event announces."""
+"""Waiting for what no event announces. Limits end tests that hang; they do not judge how fast something is."""
 
 from __future__ import annotations
 
@@ -7,36 +7,101 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE_S = 90.0  # the servers of several tests may share the cores
+from tests.support.speed import SLOWNESS
+
+PATIENCE_S = 90.0 * SLOWNESS  # the servers of several tests may share the cores
+_SHORTEST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.1  # a look may be a request to a server that is busy starting
 
 Found = TypeVar("Found")
 
 
 class Waited:
-    """How long this process has waited so far, for the report of `--times`."""
+    """Total time that this process has waited, for the report of `--times`."""
 
-    total_s = 0.0
+    def __init__(self) -> None:
+        self.total_s = 0.0
+
+
+WAITED = Waited()
+
+
+class _Wait:
+    """One wait: its pauses, its limit, and its message when the limit is over."""
+
+    def __init__(
+        self,
+        what: str,
+        within_s: float | None,
+        seen: Callable[[], object] | None,
+        ignoring: type[Exception] | tuple[type[Exception], ...],
+    ) -> None:
+        self._what = what
+        self._limit_s = PATIENCE_S if within_s is None else within_s * SLOWNESS
+        self._seen = seen
+        self._ignoring = ignoring
+        self._began_s = time.monotonic()
+
+    def look(self, look: Callable[[], Found | None]) -> Found | None:
+        try:
+            found = look()
+        except self._ignoring as exc:
+            self._check(repr(exc))
+            return None
+        if not found:
+            self._check(found)
+        else:
+            WAITED.total_s += self._elapsed_s
+        return found
+
+    @property
+    def pause_s(self) -> float:
+        """The longer something takes, the rarer the looks: they cost the processor time that it needs."""
+        return min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, self._elapsed_s / 20))
+
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _check(self, found: object) -> None:
+        if self._elapsed_s < self._limit_s:
+            return
+        WAITED.total_s += self._elapsed_s
+        seen = self._seen() if self._seen else found
+        raise AssertionError(f"not within {self._limit_s:g} s: {self._what}; seen: {seen}")
 
 
 def eventually(
-    look: Callable[[], Found | None], what: str = "what was waited for", *, within_s: float = PATIENCE_S
+    look: Callable[[], Found | None],
+    what: str = "what was waited for",
+    *,
+    within_s: float | None = None,
+    seen: Callable[[], object] | None = None,
+    ignoring: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Found:
-    """What `look` returns once that is true. Fails the test, with `what`, where it is not true in time."""
-    began_s = time.monotonic()
-    while not (found := look()):
-        assert time.monotonic() < began_s + within_s, f"not within {within_s:g} s: {what}"
-        time.sleep(0.01)
-    Waited.total_s += time.monotonic() - began_s
+    """What `look` returns once that is true. Exceptions in `ignoring` count as not true yet.
+
+    Raises:
+        AssertionError: it is not true within `within_s` (on the reference machine; `PATIENCE_S` by default). The
+            message names `what`, and what `seen` returns instead (the last result of `look` by default).
+    """
+    wait = _Wait(what, within_s, seen, ignoring)
+    while not (found := wait.look(look)):
+        time.sleep(wait.pause_s)
     return found
 
 
 async def soon(
-    look: Callable[[], Found | None], what: str = "what was waited for", *, within_s: float = PATIENCE_S
+    look: Callable[[], Found | None],
+    what: str = "what was waited for",
+    *,
+    within_s: float | None = None,
+    seen: Callable[[], object] | None = None,
+    ignoring: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Found:
     """`eventually` inside an event loop, which goes on meanwhile."""
-    began_s = time.monotonic()
-    while not (found := look()):
-        assert time.monotonic() < began_s + within_s, f"not within {within_s:g} s: {what}"
-        await asyncio.sleep(0.005)
-    Waited.total_s += time.monotonic() - began_s
-    return found
+    wait = _Wait(what, within_s, seen, ignoring)
+    while True:
+        if found := wait.look(look):
+            return found
+        await asyncio.sleep(wait.pause_s)

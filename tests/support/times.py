@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support import polling
 from tests.support.child_startup import starts
+from tests.support.polling import WAITED
 
 ROWS = 25
 _PHASES = ("setup", "call", "teardown")
@@ -62,7 +62,7 @@ class Clock:
     def pytest_runtest_makereport(self) -> Iterator[None]:
         report = yield
         report.fixtures_s, self._fixtures = dict(self._fixtures), defaultdict(list)
-        report.waited_s = polling.Waited.total_s - self._waited_s
+        report.waited_s = WAITED.total_s - self._waited_s
         self._waited_s += report.waited_s
         return report
 

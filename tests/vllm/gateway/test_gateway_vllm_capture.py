@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import httpx
+import pytest
 from slipstream_gateway.capture.store import CaptureStore
 from slipstream_tools.cli import main
 from slipstream_tools.up.vllm_environment import VllmInstall
