@@ -1,4 +1,4 @@
-"""The slow ring and `--times`, in a suite of five slow tests."""
+"""The slow ring and `--times`, in a suite of five files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rings import QUARTERS, name_of, write_record
+from tests.support.rings import QUARTERS, write_record
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-SUITE = """
+SLOW = """
 import pytest
 
 @pytest.fixture
@@ -23,28 +23,13 @@ def slow_to_start():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", (1, 2))
-def test_a(case, slow_to_start):
-    pass
-
-@pytest.mark.slow
-def test_b():
-    pass
-
-@pytest.mark.slow
-def test_c():
-    assert False
-
-@pytest.mark.slow
-def test_d():
-    pass
-
-@pytest.mark.slow
-def test_e():
-    pass
+def test_slow(case, slow_to_start):
+    assert not __file__.endswith("c.py")
 
 def test_quick():
     pass
 """
+FILES = [f"test_{letter}.py" for letter in "abcde"]
 CONFTEST = """
 from pathlib import Path
 from tests.support import rings, times
@@ -63,31 +48,28 @@ def pytest_configure(config):
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
-    (tmp_path / "test_five.py").write_text(SUITE, encoding="utf-8")
+    for name in FILES:
+        (tmp_path / name).write_text(SLOW, encoding="utf-8")
     return tmp_path
 
 
 def run(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--rootdir={folder}", *options]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--rootdir={folder}", "-m", "slow"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, *options], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     return done.stdout + done.stderr
 
 
-def ran(output: str) -> set[str]:
-    lines = [line for line in output.splitlines() if line.startswith("test_five.py::") and " " in line]
-    return {name_of(line.split()[0]).partition("::")[2] for line in lines if "%]" in line}
+def ran(output: str) -> list[str]:
+    """The files whose tests ran."""
+    return sorted({line.partition("::")[0] for line in output.splitlines() if "%]" in line})
 
 
 def test_quarters_are_disjoint_and_together_the_whole_ring(suite: Path) -> None:
     quarters = [ran(run(suite, f"--slow-quarter={number}")) for number in range(1, QUARTERS + 1)]
-    assert sorted(name for quarter in quarters for name in quarter) == [
-        "test_a",
-        "test_b",
-        "test_c",
-        "test_d",
-        "test_e",
-    ]
+    assert sorted(name for quarter in quarters for name in quarter) == FILES
     assert all(quarters)
 
 
@@ -101,8 +83,8 @@ def test_other_quarters_are_refused(suite: Path) -> None:
 
 
 def test_record_has_the_tests_whose_cases_all_passed(suite: Path) -> None:
-    output = run(suite, "-m", "slow")
-    assert "test_five.py::test_c FAILED" in output
+    output = run(suite)
+    assert "test_c.py::test_slow[1] FAILED" in output
     # The record drops files that the repository does not have: this suite's file is one.
     assert (suite / "record.tsv").read_text(encoding="utf-8") == ""
 
@@ -119,6 +101,6 @@ def test_record_keeps_older_lines_and_dates_those_that_passed(tmp_path: Path) ->
 
 def test_times_name_files_tests_and_fixtures(suite: Path) -> None:
     output = run(suite, "--slow-quarter=1")
-    assert "test_five.py::test_a[2]" in output
-    assert any(line.split()[:4] == ["slow_to_start", "(test_five.py)", "2", "0.0"] for line in output.splitlines())
+    assert "test_a.py::test_slow[2]" in output
+    assert any(line.split()[:4] == ["slow_to_start", "(test_a.py)", "2", "0.0"] for line in output.splitlines())
     assert "starts: " in output

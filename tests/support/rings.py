@@ -1,6 +1,7 @@
 """The slow ring: tests marked `slow`, which `make test` leaves out and `make test-slow` runs.
 
-CI runs a quarter of them: `--slow-quarter commit` chooses it by the commit's hash, so that the quarters take turns.
+CI runs a quarter of their files: `--slow-quarter commit` chooses it by the commit's hash, so that the quarters take
+turns.
 `RECORD` has a line for each slow test: when, and at which commit, all its cases last passed. `make test-slow` writes
 it (`--record`); commit the change after the commit that was tested.
 """
@@ -36,10 +37,10 @@ class SlowRing:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if self.quarter is None:
             return
-        names = sorted({name_of(item.nodeid) for item in items if item.get_closest_marker("slow") is not None})
-        chosen = set(names[self.quarter - 1 :: QUARTERS])
-        config.hook.pytest_deselected(items=[item for item in items if name_of(item.nodeid) not in chosen])
-        items[:] = [item for item in items if name_of(item.nodeid) in chosen]
+        files = sorted({item.path for item in items if item.get_closest_marker("slow") is not None})
+        chosen = set(files[self.quarter - 1 :: QUARTERS])
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
+        items[:] = [item for item in items if item.path in chosen]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if "slow" in report.keywords:
