@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from slipstream_core.manifest.reports import REPORT_SELECTOR
 from slipstream_tools.up.processes import Child
 
 from tests.support.kube import KubeApiServer
+from tests.support.polling import eventually
 
 JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]
@@ -88,12 +88,12 @@ def release(
 
 def until(what: Callable[[], object], child: Child) -> Any:
     """What `what` returns once that is true."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (found := what()):
+
+    def look() -> object:
         assert child.exit_status() is None, child.log_tail()
-        assert time.monotonic() < deadline, child.log_tail()
-        time.sleep(0.1)
-    return found
+        return what()
+
+    return eventually(look, seen=child.log_tail)
 
 
 def answers(url: str) -> Callable[[], JSON | None]:

@@ -9,8 +9,8 @@ import helm_python
 import pytest
 from slipstream_operator.cluster.leadership import LEASE_NAME
 
-from tests.operator.operator_process import eventually
 from tests.support.kube import KubeApiServer, KubeClient, KubeError, once_allowed
+from tests.support.polling import eventually
 
 JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]

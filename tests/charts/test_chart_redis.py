@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,12 +19,12 @@ from redis.exceptions import AuthenticationError, BusyLoadingError
 from redis.exceptions import ConnectionError as NotThereError
 
 from tests.support.kube import KubeApiServer
+from tests.support.polling import PATIENCE_S, eventually
 
 JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]
 Only = Callable[..., JSON]
 
-WAIT_S = 30.0
 HOST = "@demo-slipstream-redis:6379/0"
 
 
@@ -138,7 +137,7 @@ def running(configuration: Path, port: int, url: str) -> Iterator[Redis]:
     here = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(configuration.parent)]
     with subprocess.Popen([binary, str(configuration), *here], stdout=subprocess.DEVNULL) as process:
         try:
-            with Redis.from_url(url, socket_timeout=WAIT_S) as client:
+            with Redis.from_url(url, socket_timeout=PATIENCE_S) as client:
                 wait_for(client, process)
                 yield client
         finally:
@@ -146,13 +145,8 @@ def running(configuration: Path, port: int, url: str) -> Iterator[Redis]:
 
 
 def wait_for(client: Redis, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            client.ping()
-        except (NotThereError, BusyLoadingError):
-            assert process.poll() is None, "redis-server ended"
-            assert time.monotonic() < deadline, "redis-server did not start"
-            time.sleep(0.02)
-        else:
-            return
+    def answers() -> bool:
+        assert process.poll() is None, "redis-server ended"
+        return bool(client.ping())
+
+    eventually(answers, "redis-server's first answer", ignoring=(NotThereError, BusyLoadingError))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from slipstream_core.manifest import parse_resource
 
 from tests.support.crd_schema import example_resources
 from tests.support.kube import KubeApiServer, KubeError
+from tests.support.polling import eventually
 
 JSON = dict[str, Any]
 
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("crds")
 EXAMPLES = example_resources()
 API = "/apis/slipstream.dev/v1alpha1"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-EXPLAIN_TIMEOUT_S = 30.0
 
 
 def pair(name: str = "acme", **spec: Any) -> JSON:
@@ -238,14 +237,7 @@ def test_the_category_lists_both_kinds(kube: KubeApiServer, namespace: str) -> N
 
 def explained(kube: KubeApiServer, field: str) -> str:
     """What `kubectl explain` says; the server publishes new kinds a moment after it serves them."""
-    deadline = time.monotonic() + EXPLAIN_TIMEOUT_S
-    while True:
-        try:
-            return " ".join(kube.kubectl("explain", field).split())
-        except KubeError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(0.2)
+    return eventually(lambda: " ".join(kube.kubectl("explain", field).split()), field, ignoring=KubeError)
 
 
 @pytest.mark.parametrize(

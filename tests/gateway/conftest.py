@@ -8,7 +8,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ from slipstream_gateway.app.app import build_app
 from tests.gateway.scripted_chat import ChatEvents, Events
 from tests.gateway.scripted_responses import ResponseEvents, response, script_of
 from tests.support.draws import SECRET
+from tests.support.polling import PATIENCE_S, eventually
 from tests.support.threaded_server import ThreadedServer
-
-WAIT_S = 15.0
 
 
 async def _leaves(reader: asyncio.StreamReader, within_s: float) -> bool:
@@ -265,16 +263,13 @@ class Gateway:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + WAIT_S
-        while not self._server.started:
-            assert self._thread.is_alive(), "the gateway did not start"
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: self._server.started or not self._thread.is_alive(), "the gateway's start")
+        assert self._thread.is_alive(), "the gateway did not start"
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of the series called `name` that carry `labels`."""
         total = 0.0
-        for line in httpx.get(f"{self.url}/metrics", headers=self.headers, timeout=WAIT_S).text.splitlines():
+        for line in httpx.get(f"{self.url}/metrics", headers=self.headers, timeout=PATIENCE_S).text.splitlines():
             series, _, value = line.rpartition(" ")
             wanted = all(f'{key}="{text}"' in series for key, text in labels.items())
             if series.split("{")[0] == name and wanted:
@@ -283,7 +278,7 @@ class Gateway:
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(WAIT_S)
+        self._thread.join(PATIENCE_S)
 
 
 def _manifest(plain: list[str], speculative: list[str] | None, *, upstream_model: str, policy: str) -> str:

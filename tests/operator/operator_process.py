@@ -15,13 +15,12 @@ import httpx
 
 from tests.support.kube import KubeApiServer, KubeClient, KubeError
 from tests.support.kube_client import JSON
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
 
 USER = "operator"
 GROUP = "/apis/slipstream.dev/v1alpha1"
 START_TIMEOUT_S = 60.0
-WAIT_S = 30.0
 
 _RULES: list[JSON] = [
     {
@@ -165,7 +164,7 @@ class OperatorProcess:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self._process.pid, number)
 
-    def wait(self, *, within_s: float = WAIT_S) -> int:
+    def wait(self, *, within_s: float = PATIENCE_S) -> int:
         """The exit status; fails when it has not ended in time."""
         return self._process.wait(timeout=within_s)
 
@@ -180,7 +179,7 @@ class OperatorProcess:
         return self.log_path.read_text(encoding="utf-8", errors="replace")
 
     def _get(self, path: str, *, port: int) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{port}{path}", trust_env=False, timeout=WAIT_S)
+        return httpx.get(f"http://127.0.0.1:{port}{path}", trust_env=False, timeout=PATIENCE_S)
 
     def _ended(self) -> bool:
         assert self._process.poll() is None, self.log()

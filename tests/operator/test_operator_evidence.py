@@ -15,10 +15,11 @@ from slipstream_core.observation import Observation
 from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.types import Arm
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
+from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.operator.policy_world import CODE, LONG, observation
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
+from tests.support.polling import eventually, soon
 from tests.support.redis_server import RedisServer
 
 SPEC: JSON = {
@@ -53,15 +54,11 @@ def share(redis: RedisServer, outcomes: list[Observation]) -> None:
         task = asyncio.create_task(store.run(lambda _: None))
         for outcome in outcomes:
             store.append(outcome)
-        for _ in range(1000):
-            if store.status().stored == len(outcomes):
-                break
-            await asyncio.sleep(0.02)
+        await soon(lambda: store.status().stored == len(outcomes), "stored outcomes", seen=store.status)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await store.aclose()
-        assert store.status().stored == len(outcomes)
 
     asyncio.run(send())
 
@@ -104,11 +101,12 @@ def play_ready(cluster: Cluster) -> None:
 
 def serve_until(wanted: str, cluster: Cluster, redis: RedisServer, name: str, **answers: float) -> None:
     """Serve until the class has the phase `wanted`."""
-    deadline = time.monotonic() + 60
-    while phase(cluster, name) != wanted:
-        assert time.monotonic() < deadline, class_of(cluster, name)
+
+    def has_phase() -> bool:
         share(redis, outcomes(cluster, name, 60, **answers))
-        time.sleep(0.5)
+        return phase(cluster, name) == wanted
+
+    eventually(has_phase, f"phase {wanted}", seen=lambda: class_of(cluster, name))
 
 
 def test_a_draft_that_has_become_worse_is_an_event_of_the_policy(

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, granted_cluster
+from tests.operator.operator_process import Cluster, OperatorProcess, granted_cluster
 from tests.operator.pair_objects import JSON, VLLM_SPEC
 from tests.support.foreign_kinds import http_routes, inference_pools
 from tests.support.kube import KubeApiServer, install_definitions
+from tests.support.polling import eventually
 
 
 @pytest.fixture(scope="module")

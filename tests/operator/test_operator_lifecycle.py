@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.operator.crashes import CRASHING, PLURALS, declare, fresh, is_done, outcome
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, revoke, settled
+from tests.operator.operator_process import Cluster, OperatorProcess, grant, revoke, settled
 from tests.support.kube import KubeApiServer
+from tests.support.polling import eventually
 
 
 @pytest.fixture(scope="module")

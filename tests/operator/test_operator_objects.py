@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 from slipstream_core.manifest.reports import GatewayReport, WithheldServer, applied_key, object_key, report_lease
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, granted_cluster, pair_spec
+from tests.operator.operator_process import Cluster, OperatorProcess, granted_cluster, pair_spec
 from tests.support.kube import KubeApiServer, KubeError
+from tests.support.polling import eventually
 
 FIELD_MANAGER = "slipstream-operator"
 CHILDREN = {"deployments", "services", "configmaps", "serviceaccounts", "poddisruptionbudgets"}

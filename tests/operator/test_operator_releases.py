@@ -10,11 +10,11 @@ import pytest
 from slipstream_core.kube.client import KubeClient
 from slipstream_operator.cluster.ownership import DURATION_S, LEASE_NAME, RENEW_S, Ownership
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
+from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.kube import KubeApiServer
+from tests.support.polling import eventually
 
 LABEL = "slipstream.dev/release"
-WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def test_second_release_changes_nothing_and_names_the_first(
         first.wait_ready()
         cluster.pair("acme")
         cluster.policy("acme")
-        eventually(lambda: len(cluster.children("acme")) == 5, within_s=WAIT_S)
+        eventually(lambda: len(cluster.children("acme")) == 5)
         cluster.wait_condition("modelpairs", "acme", "Ready", "False", "NoReadyReplicas")
         with start("two") as second:
             second.wait_ready()
-            eventually(lambda: len(refusals()) == 2, within_s=WAIT_S)  # the pair's and the policy's
+            eventually(lambda: len(refusals()) == 2)  # the pair's and the policy's
             name = "slipstream_operator_reconcile_seconds_count"
             looks = second.metric(name)
-            eventually(lambda: second.metric(name) >= looks + 6, within_s=WAIT_S)
+            eventually(lambda: second.metric(name) >= looks + 6)
             events = second.metric("slipstream_operator_writes_total", resource="events")
             assert second.writes() == events, second.log()
             assert all("release one manages" in message and "release two" in message for message in refusals())
@@ -58,7 +58,7 @@ def test_second_release_changes_nothing_and_names_the_first(
     with start("one") as again:
         again.wait_ready()
         cluster.client.delete(cluster.path("services", "slipstream-acme"))
-        eventually(lambda: cluster.get("services", "slipstream-acme"), within_s=WAIT_S)
+        eventually(lambda: cluster.get("services", "slipstream-acme"))
 
 
 class Clock:

@@ -8,8 +8,9 @@ from pathlib import Path
 from slipstream_core.manifest.reports import GatewayReport, pair_object_key, report_lease
 from slipstream_operator.reconcile.usage import IN_USE_FOR
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
+from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.kube import KubeApiServer
+from tests.support.polling import eventually
 
 LEFT = timedelta(seconds=40)  # until clients have been gone for long enough
 WAIT_S = 120.0

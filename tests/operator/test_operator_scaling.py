@@ -11,18 +11,11 @@ from pathlib import Path
 import pytest
 from slipstream_core.manifest.reports import GatewayReport, object_key, report_lease
 
-from tests.operator.operator_process import (
-    Cluster,
-    OperatorProcess,
-    eventually,
-    grant,
-    granted_cluster,
-    pair_spec,
-    settled,
-)
+from tests.operator.operator_process import Cluster, OperatorProcess, grant, granted_cluster, pair_spec, settled
 from tests.operator.pair_objects import GROUP_SPEC, JSON
 from tests.support.foreign_kinds import leader_worker_sets, scaled_objects
 from tests.support.kube import KubeApiServer, install_definitions
+from tests.support.polling import eventually
 
 RESYNC_S = 2.0
 PROMETHEUS = "http://prometheus.monitoring:9090"

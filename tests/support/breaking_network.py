@@ -11,7 +11,8 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-WAIT_S = 15.0
+from tests.support.polling import PATIENCE_S
+
 _READ_BYTES = 4096
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: a close sends RST
 
@@ -39,7 +40,7 @@ class BreakingNetwork:
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, args=(addresses,), daemon=True)
         self._thread.start()
-        assert self._ready.wait(WAIT_S)
+        assert self._ready.wait(PATIENCE_S)
 
     def plan(self, *cuts: Cut) -> None:
         """What is to happen from now on; what was planned before is forgotten, and connections that stall break."""
@@ -48,7 +49,7 @@ class BreakingNetwork:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(WAIT_S)
+        self._thread.join(PATIENCE_S)
 
     def _end_stalls(self) -> None:
         self._stalls.set()

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +22,7 @@ from helm_python import Chart
 from slipstream_tools.up.processes import Child
 
 from tests.support.kube_client import JSON, KubeClient, KubeError
+from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 from tests.support.programs import assets_folder, missing_assets
 
@@ -42,10 +42,7 @@ __all__ = [
 ADMIN = "admin"
 CRDS = Path(__file__).parents[2] / "charts" / "slipstream-crds"
 USERS = (ADMIN, "operator", "gateway")  # The last two may do nothing until a binding says so.
-START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
-ALLOWED_TIMEOUT_S = 30.0
-_POLL_S = 0.05
 _HOST = "127.0.0.1"
 
 Found = TypeVar("Found")
@@ -262,14 +259,13 @@ class KubeApiServer:
         }
 
     def _wait_ready(self, server: Child) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while (reason := self._not_ready()) is not None:
+        def is_ready() -> bool:
             for child in (self._etcd, server):
                 if child is not None and (status := child.exit_status()) is not None:
                     raise KubeError(f"{child.name} {status} while starting:\n{child.log_tail()}")
-            if time.monotonic() > deadline:
-                raise KubeError(f"not ready after {START_TIMEOUT_S:g} s ({reason}):\n{server.log_tail()}")
-            time.sleep(_POLL_S)
+            return self._not_ready() is None
+
+        eventually(is_ready, "the API server", seen=lambda: f"{self._not_ready()}\n{server.log_tail()}")
 
     def _not_ready(self) -> str | None:
         """Why it takes no requests yet; None when it does."""
@@ -300,16 +296,22 @@ def install_definitions(server: KubeApiServer, definitions: Sequence[JSON]) -> N
         # Not applied: this server drops CEL rules, which it does not know, from what is created, but refuses to apply.
         if not server.client().exists(path):
             server.client().create(path.rpartition("/")[0], item)
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not all(_is_served(server.client().get(path)) for path in crds):
-        if time.monotonic() > deadline:
-            raise KubeError(f"not served after {START_TIMEOUT_S:g} s: {', '.join(crds)}")
-        time.sleep(_POLL_S)
+    eventually(lambda: all(_is_served(server.client(), path) for path in crds), f"served: {', '.join(crds)}")
 
 
-def _is_served(crd: JSON) -> bool:
+def _is_served(client: KubeClient, path: str) -> bool:
+    """Whether the kind is established, and the discovery of its group names it: that follows a moment later."""
+    crd = client.get(path)
     conditions = crd.get("status", {}).get("conditions") or ()  # null at first
-    return any((entry["type"], entry["status"]) == ("Established", "True") for entry in conditions)
+    if not any((entry["type"], entry["status"]) == ("Established", "True") for entry in conditions):
+        return False
+    spec = crd["spec"]
+    groups = [f"/apis/{spec['group']}/{version['name']}" for version in spec["versions"] if version["served"]]
+    return all(client.exists(group) and _is_listed(client.get(group), spec) for group in groups)
+
+
+def _is_listed(group: JSON, spec: JSON) -> bool:
+    return any(resource["name"] == spec["names"]["plural"] for resource in group["resources"])
 
 
 def _kubectl() -> str:
@@ -323,13 +325,17 @@ def once_allowed(call: Callable[[], Found]) -> Found:
     """What `call` gives. Rights that were granted just now may be used: the server hears of them a moment later.
 
     Raises:
-        KubeError: as `call`; forbidden: it still is after half a minute.
+        KubeError: as `call`, unless it is forbidden.
     """
-    deadline = time.monotonic() + ALLOWED_TIMEOUT_S
-    while True:
+    answers: list[Found] = []
+
+    def is_allowed() -> bool:
         try:
-            return call()
+            answers.append(call())
         except KubeError as exc:
-            if exc.status != httpx.codes.FORBIDDEN or time.monotonic() > deadline:
+            if exc.status != httpx.codes.FORBIDDEN:
                 raise
-        time.sleep(0.02)
+        return bool(answers)
+
+    eventually(is_allowed, "the granted rights")
+    return answers[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tests.support.speed import SLOWNESS
@@ -14,6 +14,7 @@ _SHORTEST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.1  # a look may be a request to a server that is busy starting
 
 Found = TypeVar("Found")
+Ignored = type[Exception] | tuple[type[Exception], ...]
 
 
 class Waited:
@@ -29,46 +30,27 @@ WAITED = Waited()
 class _Wait:
     """One wait: its pauses, its limit, and its message when the limit is over."""
 
-    def __init__(
-        self,
-        what: str,
-        within_s: float | None,
-        seen: Callable[[], object] | None,
-        ignoring: type[Exception] | tuple[type[Exception], ...],
-    ) -> None:
+    def __init__(self, what: str, within_s: float | None, seen: Callable[[], object] | None, ignoring: Ignored) -> None:
         self._what = what
         self._limit_s = PATIENCE_S if within_s is None else within_s * SLOWNESS
         self._seen = seen
-        self._ignoring = ignoring
+        self.ignoring = ignoring
         self._began_s = time.monotonic()
 
-    def look(self, look: Callable[[], Found | None]) -> Found | None:
-        try:
-            found = look()
-        except self._ignoring as exc:
-            self._check(repr(exc))
-            return None
-        if not found:
-            self._check(found)
-        else:
-            WAITED.total_s += self._elapsed_s
-        return found
+    def end(self) -> None:
+        WAITED.total_s += self._elapsed_s
 
-    @property
-    def pause_s(self) -> float:
-        """The longer something takes, the rarer the looks: they cost the processor time that it needs."""
-        return min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, self._elapsed_s / 20))
+    def pause_s(self, found: object) -> float:
+        """Until the next look. The longer something takes, the rarer the looks: they cost it processor time."""
+        if self._elapsed_s < self._limit_s:
+            return min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, self._elapsed_s / 20))
+        self.end()
+        seen = self._seen() if self._seen else found
+        raise AssertionError(f"not within {self._limit_s:g} s: {self._what}; seen: {seen}")
 
     @property
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
-
-    def _check(self, found: object) -> None:
-        if self._elapsed_s < self._limit_s:
-            return
-        WAITED.total_s += self._elapsed_s
-        seen = self._seen() if self._seen else found
-        raise AssertionError(f"not within {self._limit_s:g} s: {self._what}; seen: {seen}")
 
 
 def eventually(
@@ -77,7 +59,7 @@ def eventually(
     *,
     within_s: float | None = None,
     seen: Callable[[], object] | None = None,
-    ignoring: type[Exception] | tuple[type[Exception], ...] = (),
+    ignoring: Ignored = (),
 ) -> Found:
     """What `look` returns once that is true. Exceptions in `ignoring` count as not true yet.
 
@@ -86,22 +68,34 @@ def eventually(
             message names `what`, and what `seen` returns instead (the last result of `look` by default).
     """
     wait = _Wait(what, within_s, seen, ignoring)
-    while not (found := wait.look(look)):
-        time.sleep(wait.pause_s)
-    return found
+    while True:
+        try:
+            last: object = (found := look())
+            if found:
+                wait.end()
+                return found
+        except wait.ignoring as exc:
+            last = repr(exc)
+        time.sleep(wait.pause_s(last))
 
 
 async def soon(
-    look: Callable[[], Found | None],
+    look: Callable[[], Awaitable[Found | None] | Found | None],
     what: str = "what was waited for",
     *,
     within_s: float | None = None,
     seen: Callable[[], object] | None = None,
-    ignoring: type[Exception] | tuple[type[Exception], ...] = (),
+    ignoring: Ignored = (),
 ) -> Found:
-    """`eventually` inside an event loop, which goes on meanwhile."""
+    """`eventually` inside an event loop, which goes on meanwhile; `look` may be a coroutine function."""
     wait = _Wait(what, within_s, seen, ignoring)
     while True:
-        if found := wait.look(look):
-            return found
-        await asyncio.sleep(wait.pause_s)
+        try:
+            looked = look()
+            last: object = (found := await looked if isinstance(looked, Awaitable) else looked)
+            if found:
+                wait.end()
+                return found
+        except wait.ignoring as exc:
+            last = repr(exc)
+        await asyncio.sleep(wait.pause_s(last))

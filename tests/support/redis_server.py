@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-WAIT_S = 15.0
+from tests.support.polling import PATIENCE_S, eventually
 
 
 class RedisServer:
@@ -41,18 +40,15 @@ class RedisServer:
         log = (self.folder / "redis.log").open("ab")
         with log:
             self._process = subprocess.Popen([*command, "--save", "", *self._options], stdout=log, stderr=log)
-        deadline = time.monotonic() + WAIT_S
-        while not self._answers():
-            assert self._process.poll() is None, (self.folder / "redis.log").read_text()[-500:]
-            assert time.monotonic() < deadline, "redis-server did not start"
-            time.sleep(0.01)
+        eventually(lambda: self._answers() or self._process.poll() is not None, "redis-server's first answer")
+        assert self._process.poll() is None, (self.folder / "redis.log").read_text()[-500:]
 
     def client(self, **options: Any) -> Redis:
-        return Redis(port=self.port, socket_timeout=WAIT_S, retry=Retry(NoBackoff(), 0), **options)
+        return Redis(port=self.port, socket_timeout=PATIENCE_S, retry=Retry(NoBackoff(), 0), **options)
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(WAIT_S)
+        self._process.wait(PATIENCE_S)
 
     def pause(self) -> None:
         """Connections stay open, nothing is answered."""

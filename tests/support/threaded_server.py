@@ -6,7 +6,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 
-WAIT_S = 15.0
+from tests.support.polling import PATIENCE_S
 
 
 class ThreadedServer(ABC):
@@ -18,7 +18,7 @@ class ThreadedServer(ABC):
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._ready.wait(WAIT_S)
+        assert self._ready.wait(PATIENCE_S)
 
     @property
     def url(self) -> str:
@@ -27,7 +27,7 @@ class ThreadedServer(ABC):
     def stop(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(WAIT_S)
+            self._thread.join(PATIENCE_S)
 
     @abstractmethod
     async def _serve(self) -> None:

@@ -19,10 +19,10 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
 from tests.e2e.hostile.world import hostile_world
+from tests.support.polling import PATIENCE_S
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "openapi.json"
 EXAMPLES = 8
-WAIT_S = 20.0
 OPERATIONS = {
     f"{operation.ok().method.upper()} {operation.ok().path}": operation.ok()
     for operation in schemathesis.openapi.from_dict(json.loads(DOCUMENT.read_text())).get_all_operations()
@@ -47,7 +47,7 @@ def served(folder: Path) -> Iterator[str]:
     assert ready.wait(60.0)
     yield found[0]
     loop.call_soon_threadsafe(stop.set)
-    thread.join(WAIT_S)
+    thread.join(PATIENCE_S)
     loop.close()
 
 
@@ -71,7 +71,7 @@ def test_requests_from_the_document_get_the_answers_that_it_names(url: str, name
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         case = data.draw(operation.as_strategy(generation_mode=mode))
-        response = case.call(base_url=url, timeout=WAIT_S)
+        response = case.call(base_url=url, timeout=PATIENCE_S)
         case.validate_response(
             response, checks=[not_a_server_error, status_code_conformance, response_schema_conformance]
         )

@@ -7,15 +7,14 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.e2e.hostile.answering_server import Seen, answering_server
+from tests.support.polling import soon
 
-START_S = 60.0
 MANIFEST = """
 apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair
@@ -77,15 +76,14 @@ def _log(log_path: Path) -> str:
 
 async def _ports(child: subprocess.Popen[bytes], log_path: Path, count: int) -> Sequence[int]:
     """What the gateway says that it listens on, when it takes connections and requests there."""
-    deadline_s = time.monotonic() + START_S
-    while True:
+
+    async def ports() -> Sequence[int]:
         log = _log(log_path)
-        found = [int(port) for port in re.findall(r" on https?://[^\s]*:(\d+)", log)]
-        if len(found) >= count and await _is_live(found[0]):
-            return found[:count]
         assert child.poll() is None, log
-        assert time.monotonic() < deadline_s, log
-        await asyncio.sleep(0.05)
+        found = [int(port) for port in re.findall(r" on https?://[^\s]*:(\d+)", log)]
+        return found[:count] if len(found) >= count and await _is_live(found[0]) else ()
+
+    return await soon(ports, "the gateway's ports", seen=lambda: _log(log_path))
 
 
 async def _is_live(port: int) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-WAIT_S = 15.0
+from tests.support.polling import PATIENCE_S, eventually
+
 LIMIT = 1_000_000
 
 
@@ -22,7 +22,7 @@ class Account:
         self._running = running
         self._key_id = key.split("-")[2]
         self._client = httpx.Client(
-            base_url=running.url, headers={"authorization": f"Bearer {key}"}, timeout=WAIT_S, trust_env=False
+            base_url=running.url, headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_S, trust_env=False
         )
         self.headers = self._client.headers
         self._requests = 0
@@ -41,7 +41,7 @@ class Account:
         """Asks, and hangs up before there is an answer."""
         with pytest.raises(httpx.ReadTimeout):
             self._client.post(
-                f"/v1/{path}", json={"model": "acme", **body}, timeout=httpx.Timeout(WAIT_S, read=after_s)
+                f"/v1/{path}", json={"model": "acme", **body}, timeout=httpx.Timeout(PATIENCE_S, read=after_s)
             )
         self._requests += 1
 
@@ -61,10 +61,10 @@ class Account:
 
     def charged(self) -> float:
         """What the requests since the last look were charged, when all of them are settled."""
-        deadline = time.monotonic() + WAIT_S
-        while self._running.metric("slipstream_access_requests_total", key=self._key_id) < self._requests:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        eventually(
+            lambda: self._running.metric("slipstream_access_requests_total", key=self._key_id) >= self._requests,
+            f"{self._requests} settled requests",
+        )
         before, self._tokens = (
             self._tokens,
             self._running.metric("slipstream_access_tokens_total", key=self._key_id),
@@ -141,7 +141,7 @@ def test_client_that_leaves_a_whole_answer_pays_for_all_that_it_asked_for(accoun
     own = account()
     messages = [{"role": "user", "content": "slow=10 " + "word " * 400}]
     own.leave(after_s=0.4, messages=messages, max_tokens=3000, n=2)
-    assert own.upstream.cancelled.wait(WAIT_S)
+    assert own.upstream.cancelled.wait(PATIENCE_S)
     assert 2000 + 6000 <= own.charged() <= 2000 + 6000 + 200
     own.leave(after_s=0.4, messages=messages)
     assert 2000 + 1024 <= own.charged() <= 2000 + 1024 + 200

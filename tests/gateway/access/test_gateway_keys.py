@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,8 @@ import httpx
 import openai
 import pytest
 
-WAIT_S = 15.0
+from tests.support.polling import PATIENCE_S, eventually
+
 BODY = {"model": "acme", "messages": [{"role": "user", "content": "tokens=3"}]}
 
 
@@ -26,10 +26,8 @@ def ask(url: str, key: str, script: str = "tokens=3", model: str = "acme", **mor
 
 def until(url: str, key: str, wanted: int) -> None:
     """A key that was made while the gateway runs is known soon."""
-    deadline = time.monotonic() + WAIT_S
-    while httpx.get(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code != wanted:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    headers = {"authorization": f"Bearer {key}"}
+    eventually(lambda: httpx.get(f"{url}/v1/models", headers=headers).status_code == wanted, f"status {wanted}")
 
 
 def error_of(response: httpx.Response) -> tuple[int, str, str | None]:
@@ -90,7 +88,7 @@ def test_responses_are_for_keys_and_count_their_tokens(served: Callable[..., Any
 
 def completion(url: str, key: str, **body: Any) -> httpx.Response:
     headers = {"authorization": f"Bearer {key}"}
-    return httpx.post(f"{url}/v1/completions", json={"model": "acme", **body}, headers=headers, timeout=WAIT_S)
+    return httpx.post(f"{url}/v1/completions", json={"model": "acme", **body}, headers=headers, timeout=PATIENCE_S)
 
 
 def test_every_prompt_and_every_choice_counts_in_tokens(served: Callable[..., Any], keys: Any) -> None:
@@ -140,14 +138,7 @@ def test_place_comes_back_when_a_stream_ends_or_its_client_leaves(served: Callab
     with pytest.raises(openai.RateLimitError):
         ask(url, key)
     stream.close()
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            ask(url, key)
-            break
-        except openai.RateLimitError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    eventually(lambda: ask(url, key), "the stream's place is free", ignoring=openai.RateLimitError)
     assert "".join(c.choices[0].delta.content or "" for c in ask(url, key, stream=True)) == "w0 w1 w2 "
     assert ask(url, key)
 
@@ -167,7 +158,7 @@ def test_usage_that_cannot_be_locks_no_place_and_refunds_no_budget(
         ("responses", {"input": f"tokens=1 told={told}"}),
     ):
         body = {"model": "acme", "stream": stream, ("max_output_tokens" if "input" in script else "max_tokens"): 1}
-        answer = httpx.post(f"{url}/v1/{path}", json={**body, **script}, headers=headers, timeout=WAIT_S)
+        answer = httpx.post(f"{url}/v1/{path}", json={**body, **script}, headers=headers, timeout=PATIENCE_S)
         assert answer.status_code == 200, answer.text
         assert "word" in answer.text or "w0" in answer.text
     with pytest.raises(openai.RateLimitError) as refused:
@@ -315,7 +306,7 @@ def test_scheme_is_told_in_any_case_and_an_unknown_one_gets_a_challenge(guarded:
 
 
 def answer_to(port: int, data: bytes) -> int:
-    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         connection.sendall(data)
         head = b""
         while b"\r\n" not in head and (part := connection.recv(4096)):

@@ -9,25 +9,24 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import httpx
 import psutil
 import pytest
 from slipstream_gateway.access import KeyFile
 
+from tests.support.gateway_process import wait_live
 from tests.support.hanging_files import replace_by_fifo
+from tests.support.polling import PATIENCE_S, eventually, soon
 
-WAIT_S = 30.0
 BAD = "{ this is no file of keys"
 
 
 def status(url: str, key: str) -> int:
     """Of a fresh connection each time, so that any worker may answer."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=WAIT_S)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_S)
     try:
         connection.request("GET", "/v1/models", headers={"authorization": f"Bearer {key}"})
         return connection.getresponse().status
@@ -37,10 +36,7 @@ def status(url: str, key: str) -> int:
 
 def until(url: str, key: str, wanted: int, *, in_a_row: int = 1) -> None:
     """Waits until `wanted` was the answer that many times in a row."""
-    deadline, seen = time.monotonic() + WAIT_S, 0
-    while seen < in_a_row:
-        seen = seen + 1 if status(url, key) == wanted else 0
-        assert time.monotonic() < deadline, f"it does not answer {wanted}"
+    eventually(lambda: all(status(url, key) == wanted for _ in range(in_a_row)), f"status {wanted}")
 
 
 def test_new_and_revoked_keys_are_in_force_without_a_restart(served: Callable[..., Any], keys: Any) -> None:
@@ -68,10 +64,7 @@ def test_bad_or_missing_file_leaves_the_last_good_one_in_force(
 
 
 def wait_for_words(caplog: pytest.LogCaptureFixture, words: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while words not in caplog.text:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: words in caplog.text, words, seen=lambda: caplog.text)
 
 
 def test_secret_that_is_mounted_anew_is_followed(served: Callable[..., Any], keys: Any, tmp_path: Path) -> None:
@@ -120,20 +113,13 @@ def two_workers(
             )
         )
         url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                if httpx.get(f"{url}/health/live", timeout=WAIT_S).status_code == 200:
-                    return url, started[-1]
-            except httpx.TransportError:
-                assert started[-1].poll() is None, started[-1].stderr and started[-1].stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_live(started[-1], f"{url}/health/live")
+        return url, started[-1]
 
     yield start
     for process in started:
         process.terminate()
-        process.wait(WAIT_S)
+        process.wait(PATIENCE_S)
 
 
 def workers_of(process: subprocess.Popen[str]) -> set[int]:
@@ -156,23 +142,16 @@ def test_revoked_key_is_refused_by_every_worker_also_by_one_that_starts_while_th
     keys.path.write_text(BAD)
     before = workers_of(process)
     psutil.Process(min(before)).kill()
-    deadline = time.monotonic() + WAIT_S
-    while len(workers_of(process) - before) < 1:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
+    eventually(lambda: workers_of(process) - before, "another worker")
+    assert process.poll() is None
     until_steady(url, good, 200)
     until_steady(url, revoked, 401)
 
 
 def until_steady(url: str, key: str, wanted: int) -> None:
     """Waits until `wanted` is the answer ten times in a row; a worker that has just died breaks connections."""
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            return until(url, key, wanted, in_a_row=10)
-        except (OSError, http.client.HTTPException):
-            assert time.monotonic() < deadline
+    broken = (OSError, http.client.HTTPException)
+    eventually(lambda: all(status(url, key) == wanted for _ in range(10)), f"status {wanted}", ignoring=broken)
 
 
 @pytest.mark.integration
@@ -209,9 +188,7 @@ async def test_a_file_on_a_slow_disk_keeps_no_request_waiting(keys: Any) -> None
     changes: list[int] = []
     watching = asyncio.create_task(file.watch(lambda ring: changes.append(len(ring)), interval_s=0.01))
     await asyncio.to_thread(keys.create)
-    async with asyncio.timeout(WAIT_S):
-        while not changes:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.01)
+    await soon(lambda: changes, "a change of the key file")
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     assert changes[-1] == 2
@@ -227,9 +204,7 @@ async def test_a_fifo_in_the_place_of_the_file_is_said_and_what_was_read_before_
     await asyncio.to_thread(file.load)
     watching = asyncio.create_task(file.watch(lambda ring: None, interval_s=0.01))
     replace_by_fifo(keys.path)
-    async with asyncio.timeout(WAIT_S):
-        while "FIFO" not in caplog.text:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.01)
+    await soon(lambda: "FIFO" in caplog.text, "a log line about the FIFO")
     watching.cancel()
     said = f"{keys.path}: cannot be read: it is a FIFO, a regular file is needed"
     assert f"the last good one stays in force: {said}" in caplog.text

@@ -11,6 +11,8 @@ import httpx
 import pytest
 from slipstream_core.settings import AccessSettings
 
+from tests.support.polling import PATIENCE_S
+
 TEMPLATES = (
     "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4,
     "Summarize this meeting for those who were not there, with all decisions and open questions. " * 4,
@@ -18,7 +20,6 @@ TEMPLATES = (
 PREDICTABLE = "tokens=200 accepted=160 rejected=10"
 UNPREDICTABLE = "tokens=200 accepted=2 rejected=160"
 ATTACKS = 24
-WAIT_S = 30.0
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def running(
 def post(running: Any, key: str, path: str, prompt: str, **headers: str) -> httpx.Response:
     body = {"model": "acme", "messages": [{"role": "user", "content": prompt}]}
     headers = {"authorization": f"Bearer {key}"} | headers
-    response = httpx.post(f"{running.url}{path}", json=body, headers=headers, timeout=WAIT_S)
+    response = httpx.post(f"{running.url}{path}", json=body, headers=headers, timeout=PATIENCE_S)
     assert response.status_code == 200, response.text
     return response
 

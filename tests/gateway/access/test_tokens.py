@@ -21,9 +21,10 @@ from slipstream_core.errors import Forbidden, NotAuthenticated, UpstreamUnavaila
 from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits
 from slipstream_gateway.access.jwks import MAX_BYTES, Jwks
 
+from tests.support.polling import soon
+
 pytestmark = pytest.mark.integration
 
-WAIT_S = 15.0
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 WEAK_RSA = rsa.generate_private_key(public_exponent=65537, key_size=1024)
@@ -111,12 +112,7 @@ async def access(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
 
 async def opened(access: KeyedAccess, text: str) -> Any:
     """The principal, as soon as the issuer's keys are here."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            try:
-                return access.authenticate(f"Bearer {text}")
-            except UpstreamUnavailable:
-                await asyncio.sleep(0.01)
+    return await soon(lambda: access.authenticate(f"Bearer {text}"), "the issuer's keys", ignoring=UpstreamUnavailable)
 
 
 async def test_claims_become_scopes_priority_and_limits(issuer: Issuer, access: Callable[..., Any]) -> None:
@@ -205,12 +201,8 @@ async def test_rotated_keys_are_found_and_withdrawn_ones_forgotten(
     await opened(running, old)
     issuer.keys = [jwk(OTHER_RSA, "two")]
     new = token(OTHER_RSA, "two")
-    async with asyncio.timeout(WAIT_S):
-        while True:  # an unknown key id makes it look again, in the background
-            with contextlib.suppress(NotAuthenticated):
-                running.authenticate(f"Bearer {new}")
-                break
-            await asyncio.sleep(0.01)
+    # An unknown key id starts another look at the issuer's keys in the background.
+    await soon(lambda: running.authenticate(f"Bearer {new}"), "the new key", ignoring=NotAuthenticated)
     with pytest.raises(NotAuthenticated):
         running.authenticate(f"Bearer {old}")  # although it was good a moment ago
 
@@ -222,9 +214,7 @@ async def test_redirects_are_not_followed_and_until_there_are_keys_it_says_so(
     try:
         issuer.location = other.url
         running = await access(issuer.url)
-        async with asyncio.timeout(WAIT_S):
-            while not issuer.answers:  # noqa: ASYNC110 - it answers in a thread
-                await asyncio.sleep(0.01)
+        await soon(lambda: issuer.answers, "an answer of the issuer")
         await asyncio.sleep(0)
         with pytest.raises(UpstreamUnavailable):
             running.authenticate(f"Bearer {token()}")

@@ -18,6 +18,8 @@ from slipstream_gateway.api.body import MAX_ELEMENTS, MAX_FIELDS, MAX_PARTS, Val
 from slipstream_gateway.api.parse import parse_completion_request
 from slipstream_gateway.api.request import NO_OVERRIDES, ON_LOOP_BYTES, BodyParser, RequestOverrides
 
+from tests.support.polling import PATIENCE_S, soon
+
 MANY = MAX_PARTS + 1
 FIELDS = {f"a{index}": 1 for index in range(MANY)}
 MESSAGE = {"role": "user", "content": "a"}
@@ -132,13 +134,12 @@ async def test_the_event_loop_goes_on_while_a_large_body_is_parsed() -> None:
 
     def parse(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
         threads.append(threading.current_thread())
-        assert has_gone_on.wait(10)
+        assert has_gone_on.wait(PATIENCE_S)
         return parse_completion_request(raw, overrides)
 
     with ThreadPoolExecutor(1) as executor:
         running = asyncio.ensure_future(BodyParser(parse, executor)(_padded(ON_LOOP_BYTES + 1), NO_OVERRIDES))
-        while not threads:  # noqa: ASYNC110 - a thread sets it
-            await asyncio.sleep(0.001)
+        await soon(lambda: threads, "the parser's thread")
         asyncio.get_running_loop().call_soon(has_gone_on.set)
         assert (await running).model == "acme"
         await BodyParser(parse, executor)(_padded(ON_LOOP_BYTES), NO_OVERRIDES)

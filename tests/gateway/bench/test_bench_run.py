@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from slipstream_tools.bench.results import Row, read_results
 from slipstream_tools.bench.summary import read_summary
 from slipstream_tools.cli import main
 
-WAIT_S = 30.0
+from tests.support.polling import PATIENCE_S, eventually
 
 
 def call(script: str, **more: object) -> dict[str, object]:
@@ -190,13 +189,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     before_test = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     signal.signal(signal.SIGINT, before_test)
-    deadline = time.monotonic() + WAIT_S
-    while not results.exists() or results.read_bytes().count(b'"phase":"measure"') < 5:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    eventually(lambda: results.exists() and results.read_bytes().count(b'"phase":"measure"') >= 5, "five results")
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=WAIT_S)
+    _, error = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "interrupted; the same command continues the run" in error
     before = rows_of(out)
@@ -204,7 +199,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     with results.open("ab") as file_end:
         file_end.write(b'{"index":11,"round":0,"mo')  # what a power cut would leave
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     rows = rows_of(out)
     assert rows[: len(before)] == before

@@ -16,9 +16,9 @@ from slipstream_engine.tokenizer import Tokenizer
 from slipstream_gateway.capture.store import CaptureStore
 
 from tests.gateway.capture.captures import rows_of
-from tests.gateway.serving.gateway_process import Process
 from tests.gateway.serving.test_triton_serving import SUMMARY
-from tests.support.polling import eventually
+from tests.support.gateway_process import Process
+from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
 from tests.support.s3_store import S3Store
 
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.integration
 
 MODEL = "slipstream-embedded"
 NAME = "Mara Osterova"
-WAIT_S = 60.0
 
 
 class Served:
@@ -40,7 +39,7 @@ class Served:
         message = {"role": "user", "content": text}
         fields = {"model": MODEL, "messages": [message], "temperature": 0, "max_tokens": 32, **body}
         url = f"{self.process.url}/v1/chat/completions"
-        answer = httpx.post(url, json=fields, headers=headers, timeout=WAIT_S)
+        answer = httpx.post(url, json=fields, headers=headers, timeout=PATIENCE_S)
         assert answer.status_code == 200 or consent == "maybe", answer.text
         return answer
 
@@ -50,14 +49,14 @@ class Served:
 
     def counts(self) -> dict[str, float]:
         """The answers drawn for capture, by result."""
-        text = httpx.get(f"{self.process.url}/metrics", timeout=WAIT_S).text
+        text = httpx.get(f"{self.process.url}/metrics", timeout=PATIENCE_S).text
         lines = [line for line in text.splitlines() if line.startswith("slipstream_capture_answers_total{")]
         return {line.split('result="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
 
     def stop(self) -> None:
         """End it; its writer writes what it has."""
         self.process.child.send_signal(signal.SIGTERM)
-        self.process.child.wait(WAIT_S)
+        self.process.child.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -189,7 +188,7 @@ def test_answers_are_captured_in_a_bucket(serve: Callable[..., Served], monkeypa
 def test_a_wrong_store_ends_the_start() -> None:
     [port] = lasting_ports(1)
     process = Process(EMBEDDED_MANIFEST, port, "--capture-store", "gs://bucket")
-    assert process.child.wait(WAIT_S) == 2
+    assert process.child.wait(PATIENCE_S) == 2
     assert process.child.stderr is not None
     assert (
         "a store of captured answers is a folder or s3://BUCKET/PREFIX, got 'gs://bucket'"

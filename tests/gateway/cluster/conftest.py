@@ -20,9 +20,9 @@ from slipstream_gateway.sources.cluster.source import ClusterSource
 
 from tests.support import polling
 from tests.support.kube import KubeApiServer
+from tests.support.polling import PATIENCE_S
 
 API = "/apis/slipstream.dev/v1alpha1"
-WAIT_S = 15.0
 QUICK = Pace(watch_s=4.0, grace_s=0.5, resync_s=60.0, first_pause_s=0.05, longest_pause_s=0.3)
 
 
@@ -55,18 +55,6 @@ def _install(server: KubeApiServer) -> None:
         polling.eventually(
             lambda plural=plural: client.exists(f"{API}/namespaces/default/{plural}"), f"{plural} are served"
         )
-
-
-@pytest.fixture
-def until() -> Callable[..., Any]:
-    """Waits until something holds."""
-    return polling.eventually
-
-
-@pytest.fixture
-def soon() -> Callable[..., Any]:
-    """The same within an event loop."""
-    return polling.soon
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +95,7 @@ def aside(_lasting: ThreadPoolExecutor) -> Callable[[Callable[[], None]], Awaita
 @pytest.fixture
 def patient_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that leaves gives a busy machine the time to take its report away."""
-    monkeypatch.setattr("slipstream_gateway.sources.cluster.reporting._DELETE_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr("slipstream_gateway.sources.cluster.reporting._DELETE_TIMEOUT_S", PATIENCE_S)
 
 
 class Space:

@@ -18,7 +18,7 @@ from slipstream_core.manifest.revision import revision_of
 from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
 
-from tests.support.polling import soon
+from tests.support.polling import eventually, soon
 from tests.support.redis_server import RedisServer
 
 SPEC: dict[str, Any] = {
@@ -59,9 +59,7 @@ class Compared(NamedTuple):
 
 
 @pytest.fixture
-def compared(
-    space: Any, openai_server: Any, serve: Any, tmp_path: Path, free_ports: Callable[[int], list[int]], until: Any
-) -> Any:
+def compared(space: Any, openai_server: Any, serve: Any, tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Any:
     redis = RedisServer(tmp_path, free_ports(1)[0])
     created = space.create("ModelPair", "acme", SPEC)
     new_spec = {**SPEC, "target": {"source": "acme/target", "revision": "2"}}
@@ -81,7 +79,7 @@ def compared(
     gateway = serve(GatewaySettings(cluster=cluster, deadlines=Deadlines(connect_s=15.0), redis_url=redis.url))
     serving, new = servers.values()
     found = Compared(gateway, serving, new, revision, f"{space.name}/acme", redis)
-    until(lambda: found.ask("tokens=2").headers.get("x-slipstream-revision"), "the new revision gets requests")
+    eventually(lambda: found.ask("tokens=2").headers.get("x-slipstream-revision"), "the new revision gets requests")
     yield found
     redis.stop()
 
@@ -127,9 +125,9 @@ def test_what_both_refuse_is_the_clients_error(compared: Compared) -> None:
     assert compared.ask("tokens=3").status_code == 400
 
 
-def test_after_the_comparison_it_gets_no_requests(compared: Compared, space: Any, until: Any) -> None:
+def test_after_the_comparison_it_gets_no_requests(compared: Compared, space: Any) -> None:
     space.client.patch_status(space.path("ModelPair", "acme"), {"canary": {"phase": "RolledBack"}})
-    until(lambda: "x-slipstream-revision" not in compared.ask("tokens=2").headers, "the comparison is over")
+    eventually(lambda: "x-slipstream-revision" not in compared.ask("tokens=2").headers, "the comparison is over")
     count = len(compared.new.requests)
     compared.ask("tokens=2")
     assert len(compared.new.requests) == count

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from slipstream_core.manifest.reports import REPORT_SELECTOR, read_report
 from slipstream_tools.cli import main
 
 from tests.support.kube import KubeApiServer
+from tests.support.polling import PATIENCE_S, eventually
 
-WAIT_S = 30.0
 WORKER_MIB = 150
 PAIR = """
 apiVersion: slipstream.dev/v1alpha1
@@ -55,17 +54,13 @@ class Process:
             )
 
     def wait_ready(self) -> dict[str, Any]:
-        deadline = time.monotonic() + WAIT_S
-        while True:
+        def answer() -> httpx.Response:
             assert self.child.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
-            try:
-                response = httpx.get(f"{self.url}/health/ready", timeout=WAIT_S)
-            except httpx.TransportError:
-                time.sleep(0.05)
-                continue
-            assert response.status_code == 200
-            return response.json()  # type: ignore[no-any-return]
+            return httpx.get(f"{self.url}/health/ready", timeout=PATIENCE_S)
+
+        response = eventually(answer, "an answer", seen=self._log.read_text, ignoring=httpx.TransportError)
+        assert response.status_code == 200
+        return response.json()  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -94,7 +89,6 @@ def test_every_worker_watches_and_reports_and_obeys_kubectl_within_the_memory_of
     start: Callable[..., Process],
     openai_server: Any,
     chat: Any,
-    until: Any,
     tmp_path: Path,
 ) -> None:
     objects = PAIR.format(plain=openai_server().url, speculative=openai_server().url)
@@ -103,7 +97,7 @@ def test_every_worker_watches_and_reports_and_obeys_kubectl_within_the_memory_of
     options += ["--kubeconfig", str(kube.kubeconfig()), "--snapshot", str(tmp_path / "snapshot.json")]
     process = start(*options, "--conformance", "off")  # the scripted servers cannot score answers
     assert process.wait_ready()["configuration"] == "cluster"
-    until(lambda: len(_reports(kube, namespace)) == 2, "both workers report")
+    eventually(lambda: len(_reports(kube, namespace)) == 2, "both workers report")
     workers = psutil.Process(process.child.pid).children(recursive=True)
     largest = max(worker.memory_info().rss for worker in workers) / 2**20
     assert largest < WORKER_MIB
@@ -120,11 +114,13 @@ def test_every_worker_watches_and_reports_and_obeys_kubectl_within_the_memory_of
         "patch", "modelpair", "acme", "--type", "merge", "-p", '{"spec":{"killSwitch":true}}', namespace=namespace
     )
     key = f"{namespace}/ModelPair/acme"
-    until(lambda: all(report.generation_of(key) == 2 for report in _reports(kube, namespace)), "both have confirmed")
+    eventually(
+        lambda: all(report.generation_of(key) == 2 for report in _reports(kube, namespace)), "both have confirmed"
+    )
     assert {decision() for _ in range(20)} == {"kill_switch"}
 
     process.child.send_signal(signal.SIGTERM)
-    assert process.child.wait(WAIT_S) == 0
+    assert process.child.wait(PATIENCE_S) == 0
     assert _reports(kube, namespace) == []
     assert (tmp_path / "snapshot.json").exists()
 

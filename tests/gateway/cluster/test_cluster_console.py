@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, Sp
 from slipstream_core.settings import AdminSettings, AuditSettings, ClusterSettings, GatewaySettings, Pod
 
 from tests.support.browser import chromium
+from tests.support.polling import eventually
 
 ASKED = {"x-slipstream-console": "1"}
 READ = ["get", "list", "watch"]
@@ -90,7 +90,7 @@ def acme(space: Any, openai_server: Any) -> Any:
 
 
 def test_the_page_shows_the_operators_decisions_and_turns_the_pairs_switch(
-    acme: Any, serve: Any, until: Any, chat: Any, tmp_path: Path
+    acme: Any, serve: Any, chat: Any, tmp_path: Path
 ) -> None:
     first, second = (serve(_settings(acme, tmp_path, pod=pod)) for pod in ("gateway-0", "gateway-1"))
     key = f"{acme.name}/acme"
@@ -103,7 +103,7 @@ def test_the_page_shows_the_operators_decisions_and_turns_the_pairs_switch(
     assert not _figures(first.url)["pairs"][0]["killed"]
 
     _grant(acme, "gateway-kills", PATCH)
-    until(lambda: acme.server.client("gateway").patch(acme.path("ModelPair", "acme"), {}), "the right is there")
+    eventually(lambda: acme.server.client("gateway").patch(acme.path("ModelPair", "acme"), {}), "the right is there")
     with chromium() as browser:
         page = browser.new_page()
         page.goto(f"{first.url}/console")
@@ -141,15 +141,15 @@ def test_the_page_shows_the_operators_decisions_and_turns_the_pairs_switch(
 
 def _turned(audit_log: Path, *, count: int) -> list[tuple[str, str]]:
     """What the audit log says of the switch and who, as soon as that is `count` lines: it is written a moment later."""
-    deadline = time.monotonic() + 15.0
-    while True:
+
+    def turned() -> list[tuple[str, str]]:
         audit = [json.loads(line) for line in audit_log.read_text().splitlines()]
-        turned = [
+        return [
             (line["event"], line["who"]) for line in audit if line["event"] in ("kill", "unkill") and "reason" in line
         ]
-        if len(turned) >= count or time.monotonic() > deadline:
-            return turned
-        time.sleep(0.05)
+
+    eventually(lambda: len(turned()) >= count, f"{count} changes of the switch", seen=turned)
+    return turned()
 
 
 def test_where_reports_may_not_be_read_it_says_that_nobody_knows(acme: Any, serve: Any, tmp_path: Path) -> None:
@@ -163,12 +163,12 @@ def test_where_reports_may_not_be_read_it_says_that_nobody_knows(acme: Any, serv
 
 
 def test_without_the_option_the_page_has_the_command_for_what_stops_the_pair(
-    acme: Any, serve: Any, until: Any, tmp_path: Path
+    acme: Any, serve: Any, tmp_path: Path
 ) -> None:
     url = serve(_settings(acme, tmp_path, kill_switch=False)).url
     (pair,) = _figures(url)["pairs"]
     assert (pair["command"], pair["switched"]) == (f"slipstream kill modelpair/acme -n {acme.name}", False)
     assert pair["command"] in _kill(url, pair["pair"]).json()["error"]["message"]
     acme.patch("SpeculationPolicy", "acme", killSwitch=True)
-    until(lambda: _figures(url)["pairs"][0]["killed"], "the policy's kill")
+    eventually(lambda: _figures(url)["pairs"][0]["killed"], "the policy's kill")
     assert _figures(url)["pairs"][0]["command"] == f"slipstream kill speculationpolicy/acme -n {acme.name}"

@@ -7,6 +7,8 @@ from typing import Any
 
 from slipstream_gateway.sources.cluster.endpoints import Endpoints, ready_addresses, trim_slice
 
+from tests.support.polling import soon
+
 PORTS = [{"name": "http", "port": 8000}, {"name": "grpc", "port": 8001}]
 
 
@@ -73,7 +75,7 @@ def test_the_end_of_one_slice_leaves_the_servers_of_the_others() -> None:
     assert endpoints.of("prod/a") == ()
 
 
-async def test_slices_of_a_real_server_drive_where_a_pair_is_served(space: Any, watch: Any, soon: Any) -> None:
+async def test_slices_of_a_real_server_drive_where_a_pair_is_served(space: Any, watch: Any) -> None:
     """The server of the tests knows v1beta1 only, newer ones v1 only: both paths are tried."""
     folder = f"/apis/discovery.k8s.io/v1beta1/namespaces/{space.name}/endpointslices"
     labels = {"kubernetes.io/service-name": "slipstream-acme", "app.kubernetes.io/part-of": "slipstream"}

@@ -11,6 +11,8 @@ import pytest
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
 from slipstream_gateway.sources.cluster.source import FIRST_LIST_WITH_KEPT_S
 
+from tests.support.polling import eventually
+
 
 def _settings(space: Any, **options: Any) -> GatewaySettings:
     options = {"kubeconfig": space.kubeconfig(), "namespaces": (space.name,), **options}
@@ -50,7 +52,7 @@ def engine(openai_server: Any) -> dict[str, Any]:
 
 
 def test_a_merge_patch_of_the_kill_switch_makes_the_next_decisions_plain(
-    space: Any, serve: Any, engine: Any, chat: Any, until: Any
+    space: Any, serve: Any, engine: Any, chat: Any
 ) -> None:
     space.pair("acme", engine=engine)
     space.policy("acme", allowClientMode=True, holdBackShare=0)
@@ -64,9 +66,9 @@ def test_a_merge_patch_of_the_kill_switch_makes_the_next_decisions_plain(
 
     assert decision() == ("speculative", "client_asked")
     space.patch("SpeculationPolicy", "acme", killSwitch=True)
-    until(lambda: decision() == ("plain", "kill_switch"), "killed")
+    eventually(lambda: decision() == ("plain", "kill_switch"), "killed")
     space.patch("SpeculationPolicy", "acme", killSwitch=None)
-    until(lambda: decision() == ("speculative", "client_asked"), "revived")
+    eventually(lambda: decision() == ("speculative", "client_asked"), "revived")
 
 
 def test_a_pair_without_servers_is_answered_with_503_and_others_are_served(

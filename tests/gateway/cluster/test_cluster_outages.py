@@ -14,6 +14,8 @@ import pytest
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.reflector import Reflector
 
+from tests.support.polling import soon
+
 
 @pytest.fixture
 def space(outages: Any, new_space: Any) -> Any:
@@ -21,7 +23,7 @@ def space(outages: Any, new_space: Any) -> Any:
 
 
 async def test_what_is_known_stays_while_the_server_is_gone_and_news_arrive_when_it_is_back(
-    space: Any, outages: Any, aside: Any, watch: Any, soon: Any
+    space: Any, outages: Any, aside: Any, watch: Any
 ) -> None:
     space.pair("acme")
     space.policy("acme")
@@ -40,9 +42,7 @@ async def test_what_is_known_stays_while_the_server_is_gone_and_news_arrive_when
         await soon(lambda: watched.source.status().connected, "it is in touch again")
 
 
-async def test_a_server_that_hangs_with_its_connections_open_is_noticed(
-    space: Any, outages: Any, watch: Any, soon: Any
-) -> None:
+async def test_a_server_that_hangs_with_its_connections_open_is_noticed(space: Any, outages: Any, watch: Any) -> None:
     space.pair("acme")
     async with watch(space, renew_s=0.5) as watched:
         await soon(lambda: watched.source.status().connected, "it is in touch")
@@ -56,7 +56,7 @@ async def test_a_server_that_hangs_with_its_connections_open_is_noticed(
 
 
 async def test_a_watch_from_a_version_that_the_server_has_forgotten_starts_with_a_new_list(
-    space: Any, outages: Any, aside: Any, soon: Any, caplog: pytest.LogCaptureFixture
+    space: Any, outages: Any, aside: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A restarted server knows no version from before; here the watch comes back only when it is up again."""
     caplog.set_level("INFO")
@@ -95,7 +95,7 @@ async def test_a_watch_from_a_version_that_the_server_has_forgotten_starts_with_
 
 
 async def test_a_start_without_the_server_goes_by_the_snapshot_until_it_is_back(
-    space: Any, outages: Any, aside: Any, watch: Any, soon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    space: Any, outages: Any, aside: Any, watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = {"kubernetes.io/service-name": "slipstream-own", "app.kubernetes.io/part-of": "slipstream"}
     piece = {
@@ -137,7 +137,7 @@ async def test_a_start_without_the_server_goes_by_the_snapshot_until_it_is_back(
 
 
 async def test_a_snapshot_keeps_the_last_usable_version_of_a_broken_pair_and_its_kill(
-    space: Any, outages: Any, watch: Any, soon: Any, tmp_path: Path
+    space: Any, outages: Any, watch: Any, tmp_path: Path
 ) -> None:
     space.pair("acme", maxDraftTokens=6)
     snapshot = tmp_path / "snapshot.json"
@@ -152,7 +152,7 @@ async def test_a_snapshot_keeps_the_last_usable_version_of_a_broken_pair_and_its
 
 
 async def test_a_fallback_gives_way_to_the_cluster_once_that_is_heard_and_leaves_no_snapshot(
-    space: Any, outages: Any, aside: Any, watch: Any, soon: Any, manifest_text: Any, tmp_path: Path
+    space: Any, outages: Any, aside: Any, watch: Any, manifest_text: Any, tmp_path: Path
 ) -> None:
     space.pair("acme")
     fallback, snapshot = tmp_path / "fallback.yaml", tmp_path / "snapshot.json"
@@ -172,7 +172,7 @@ async def test_a_fallback_gives_way_to_the_cluster_once_that_is_heard_and_leaves
 
 
 async def test_an_empty_cluster_takes_the_place_of_a_fallback(
-    space: Any, outages: Any, aside: Any, watch: Any, soon: Any, manifest_text: Any, tmp_path: Path
+    space: Any, outages: Any, aside: Any, watch: Any, manifest_text: Any, tmp_path: Path
 ) -> None:
     fallback = tmp_path / "fallback.yaml"
     fallback.write_text(manifest_text(["http://127.0.0.1:9"]))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.kube import once_allowed
+from tests.support.polling import soon
 
 _READ = ["get", "list", "watch"]
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -35,7 +36,7 @@ LEASES = _rule("coordination.k8s.io", "leases", verbs=["get", "create", "update"
 
 
 @pytest.mark.usefixtures("patient_leave")
-async def test_the_rights_of_the_charts_role_are_enough(space: Any, watch: Any, soon: Any) -> None:
+async def test_the_rights_of_the_charts_role_are_enough(space: Any, watch: Any) -> None:
     _grant(space, KINDS, SLICES, LEASES)
     space.pair("acme")
     async with watch(space, user="gateway") as watched:
@@ -47,7 +48,7 @@ async def test_the_rights_of_the_charts_role_are_enough(space: Any, watch: Any, 
 
 
 async def test_without_the_right_to_report_it_serves_all_the_same(
-    space: Any, watch: Any, soon: Any, caplog: pytest.LogCaptureFixture
+    space: Any, watch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     _grant(space, KINDS, SLICES)
     space.pair("acme")
@@ -73,7 +74,7 @@ async def test_a_namespace_without_rights_does_not_keep_the_others_from_being_se
         assert watched.fleet.current.incomplete, "what is missing is not the client's mistake"
 
 
-async def test_a_kill_is_obeyed_where_nothing_may_be_known_of_the_servers(space: Any, watch: Any, soon: Any) -> None:
+async def test_a_kill_is_obeyed_where_nothing_may_be_known_of_the_servers(space: Any, watch: Any) -> None:
     """The pair is then reached by its Service's name."""
     _grant(space, KINDS, LEASES)
     space.triton_pair("acme")

@@ -13,6 +13,8 @@ from slipstream_core.manifest.reports import read_report
 from slipstream_core.manifest.status import Phase
 from slipstream_gateway.sources.cluster.snapshot import read_snapshot
 
+from tests.support.polling import soon
+
 
 async def test_a_pair_and_its_policy_are_served_from_the_start(space: Any, watch: Any) -> None:
     space.pair("acme")
@@ -26,7 +28,7 @@ async def test_a_pair_and_its_policy_are_served_from_the_start(space: Any, watch
         assert watched.source.status().connected
 
 
-async def test_a_pair_that_comes_later_is_served_and_a_deleted_one_is_not(space: Any, watch: Any, soon: Any) -> None:
+async def test_a_pair_that_comes_later_is_served_and_a_deleted_one_is_not(space: Any, watch: Any) -> None:
     async with watch(space) as watched:
         assert not watched.routes
         await asyncio.to_thread(space.pair, "acme")
@@ -36,7 +38,7 @@ async def test_a_pair_that_comes_later_is_served_and_a_deleted_one_is_not(space:
 
 
 async def test_a_patch_of_either_kill_switch_kills_the_pair_and_taking_it_back_revives_it(
-    space: Any, watch: Any, soon: Any
+    space: Any, watch: Any
 ) -> None:
     space.pair("acme")
     space.policy("acme")
@@ -50,7 +52,7 @@ async def test_a_patch_of_either_kill_switch_kills_the_pair_and_taking_it_back_r
 
 
 async def test_a_new_version_that_is_invalid_keeps_the_last_good_one_but_its_kill_switch_counts(
-    space: Any, watch: Any, soon: Any
+    space: Any, watch: Any
 ) -> None:
     space.pair("acme", maxDraftTokens=6)
     async with watch(space) as watched:
@@ -69,7 +71,7 @@ async def test_fields_of_a_newer_version_are_ignored(space: Any, watch: Any) -> 
         assert "acme" in watched.routes
 
 
-async def test_of_two_policies_for_a_pair_the_older_counts_but_either_kills(space: Any, watch: Any, soon: Any) -> None:
+async def test_of_two_policies_for_a_pair_the_older_counts_but_either_kills(space: Any, watch: Any) -> None:
     space.pair("acme")
     space.policy("first", "acme", minConfidence=0.1)
     await asyncio.sleep(1.1)  # an object's age has whole seconds
@@ -80,7 +82,7 @@ async def test_of_two_policies_for_a_pair_the_older_counts_but_either_kills(spac
         await soon(lambda: watched.routes["acme"].killed, "the policy that does not count kills")
 
 
-async def test_a_rolled_back_class_is_known_as_soon_as_the_status_says_so(space: Any, watch: Any, soon: Any) -> None:
+async def test_a_rolled_back_class_is_known_as_soon_as_the_status_says_so(space: Any, watch: Any) -> None:
     space.pair("acme")
     space.policy("acme")
     status = {"classes": [{"name": "code/long", "phase": "RolledBack", "share": 0.5, "message": "acceptance 0.41"}]}
@@ -92,9 +94,7 @@ async def test_a_rolled_back_class_is_known_as_soon_as_the_status_says_so(space:
         assert standing.share == 0.0
 
 
-async def test_only_the_namespaces_that_are_named_are_watched(
-    space: Any, new_space: Any, watch: Any, soon: Any
-) -> None:
+async def test_only_the_namespaces_that_are_named_are_watched(space: Any, new_space: Any, watch: Any) -> None:
     second, third = new_space(space.server), new_space(space.server)
     for index, each in enumerate((space, second, third)):
         each.pair(f"pair-{index}")
@@ -105,7 +105,7 @@ async def test_only_the_namespaces_that_are_named_are_watched(
         assert watched.routes["pair-0"].killed is None
 
 
-async def test_one_change_builds_one_route_anew(space: Any, watch: Any, soon: Any) -> None:
+async def test_one_change_builds_one_route_anew(space: Any, watch: Any) -> None:
     for index in range(5):
         space.pair(f"pair-{index}")
     async with watch(space) as watched:
@@ -130,7 +130,7 @@ async def _confirmed(space: Any, name: str, generation: int, at_most_s: float) -
 
 
 async def test_what_a_report_confirms_of_a_kill_is_in_the_snapshot_already(
-    space: Any, watch: Any, soon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    space: Any, watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Only the snapshot lets a report go, however slow the volume; that this has an end is the next test's matter.
     monkeypatch.setattr("slipstream_gateway.sources.cluster.source.CONFIRM_WITHIN_S", 600.0)
@@ -147,7 +147,7 @@ async def test_what_a_report_confirms_of_a_kill_is_in_the_snapshot_already(
 
 
 async def test_a_volume_that_hangs_neither_stops_a_kill_nor_holds_its_report_back(
-    space: Any, watch: Any, soon: Any, tmp_path: Path
+    space: Any, watch: Any, tmp_path: Path
 ) -> None:
     space.pair("acme")
     snapshot = tmp_path / "snapshot.json"

@@ -13,6 +13,8 @@ import pytest
 from slipstream_core.manifest.reports import read_report
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings, Limits
 
+from tests.support.polling import eventually
+
 PAIR_KEY = "{}/ModelPair/acme"
 
 
@@ -62,7 +64,7 @@ def _in_use(space: Any) -> list[str]:
 
 
 def test_requests_wait_until_the_first_server_is_ready(
-    space: Any, serve: Any, chat: Any, until: Any, sleeping: Any, wake: Any
+    space: Any, serve: Any, chat: Any, sleeping: Any, wake: Any
 ) -> None:
     sleeping()
     gateway = serve(_settings(space))
@@ -74,7 +76,7 @@ def test_requests_wait_until_the_first_server_is_ready(
     with ThreadPoolExecutor(2) as clients:
         began_s = time.monotonic()
         whole, stream = (clients.submit(ask, kind) for kind in (False, True))
-        until(lambda: _waiting(space) == [PAIR_KEY.format(space.name)], "the report has the pair")
+        eventually(lambda: _waiting(space) == [PAIR_KEY.format(space.name)], "the report has the pair")
         reported_s = time.monotonic() - began_s
         assert _in_use(space) == [PAIR_KEY.format(space.name)]
         assert gateway.metric("slipstream_cold_start_waiting", pair=f"{space.name}/acme") == 2
@@ -82,7 +84,7 @@ def test_requests_wait_until_the_first_server_is_ready(
         wake()
         assert [whole.result().status_code, stream.result().status_code] == [200, 200]
         assert stream.result().text.endswith("data: [DONE]\n\n")
-    until(lambda: _waiting(space) == [], "no request waits")
+    eventually(lambda: _waiting(space) == [], "no request waits")
     assert reported_s < 2.0
     assert "models" not in httpx.get(f"{gateway.url}/health/ready").json()
 
@@ -104,9 +106,7 @@ def test_a_clients_deadline_ends_its_wait(space: Any, serve: Any, chat: Any, sle
     assert (reply.status_code, reply.json()["error"]["code"]) == (504, "deadline_exceeded")
 
 
-def test_a_limited_number_of_requests_waits(
-    space: Any, serve: Any, chat: Any, until: Any, sleeping: Any, wake: Any
-) -> None:
+def test_a_limited_number_of_requests_waits(space: Any, serve: Any, chat: Any, sleeping: Any, wake: Any) -> None:
     sleeping()
     gateway = serve(_settings(space, limits=Limits(max_queued=1)))
 
@@ -115,7 +115,7 @@ def test_a_limited_number_of_requests_waits(
 
     with ThreadPoolExecutor(1) as clients:
         first = clients.submit(ask)
-        until(lambda: _waiting(space), "a request waits")
+        eventually(lambda: _waiting(space), "a request waits")
         second = ask()
         assert (second.status_code, second.headers["retry-after"]) == (503, "10")
         message = "No server for the model 'acme' is up yet, and at most 1 requests may wait."
@@ -124,21 +124,21 @@ def test_a_limited_number_of_requests_waits(
         assert first.result().status_code == 200
 
 
-def test_a_client_that_leaves_no_longer_waits(space: Any, serve: Any, chat: Any, until: Any, sleeping: Any) -> None:
+def test_a_client_that_leaves_no_longer_waits(space: Any, serve: Any, chat: Any, sleeping: Any) -> None:
     sleeping()
     gateway = serve(_settings(space))
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{gateway.url}/v1/chat/completions", json=chat("tokens=3"), timeout=0.5)
-    until(lambda: _waiting(space) == [], "no request waits")
+    eventually(lambda: _waiting(space) == [], "no request waits")
     assert _in_use(space) == [PAIR_KEY.format(space.name)]
 
 
-def test_the_deletion_of_the_pair_ends_the_wait(space: Any, serve: Any, chat: Any, until: Any, sleeping: Any) -> None:
+def test_the_deletion_of_the_pair_ends_the_wait(space: Any, serve: Any, chat: Any, sleeping: Any) -> None:
     sleeping()
     gateway = serve(_settings(space))
     with ThreadPoolExecutor(1) as clients:
         reply = clients.submit(httpx.post, f"{gateway.url}/v1/chat/completions", json=chat("tokens=3"), timeout=60)
-        until(lambda: _waiting(space), "a request waits")
+        eventually(lambda: _waiting(space), "a request waits")
         space.client.delete(space.path("ModelPair", "acme"))
         assert reply.result().status_code == 404
 

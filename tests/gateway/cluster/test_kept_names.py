@@ -9,9 +9,8 @@ from typing import Any
 import httpx
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
-
-WAIT_S = 60.0
+from tests.operator.operator_process import Cluster, OperatorProcess, grant
+from tests.support.polling import PATIENCE_S, eventually
 
 
 def test_pair_of_another_namespace_does_not_get_the_name_while_its_owner_makes_it_anew(
@@ -34,7 +33,7 @@ def test_pair_of_another_namespace_does_not_get_the_name_while_its_owner_makes_i
 
         def ask() -> tuple[int, int, int]:
             before = [len(server.requests) for server in servers.values()]
-            status = httpx.post(f"{url}/v1/chat/completions", json=chat("tokens=2"), timeout=WAIT_S).status_code
+            status = httpx.post(f"{url}/v1/chat/completions", json=chat("tokens=2"), timeout=PATIENCE_S).status_code
             mine, others = (len(server.requests) - was for server, was in zip(servers.values(), before, strict=True))
             return status, mine, others
 
@@ -56,19 +55,19 @@ def test_pair_of_another_namespace_does_not_get_the_name_while_its_owner_makes_i
     watching = ("--namespace", other.name)
     with OperatorProcess(owner.server, owner.name, tmp_path, *watching) as operator:
         operator.wait_ready()
-        eventually(lambda: ask() == (200, 1, 0), within_s=WAIT_S)
+        eventually(lambda: ask() == (200, 1, 0))
         make(other)
-        eventually(lambda: "already serves" in said(), within_s=WAIT_S)
+        eventually(lambda: "already serves" in said())
         owner.client.delete(owner.path("ModelPair", "acme"))
-        until = eventually(kept_until, within_s=WAIT_S)
-        eventually(lambda: ask() == (404, 0, 0), within_s=WAIT_S)
+        until = eventually(kept_until)
+        eventually(lambda: ask() == (404, 0, 0))
     restarted = gateway()
     with OperatorProcess(owner.server, owner.name, tmp_path, *watching) as operator:
         operator.wait_ready()
         wanted = f"reserved for namespace {owner.name} until {until}"
-        eventually(lambda: wanted in said(), within_s=WAIT_S)
-        eventually(lambda: [asked() for asked in (ask, restarted)] == [(404, 0, 0)] * 2, within_s=WAIT_S)
+        eventually(lambda: wanted in said())
+        eventually(lambda: [asked() for asked in (ask, restarted)] == [(404, 0, 0)] * 2)
         make(owner)
-        eventually(lambda: [asked() for asked in (ask, restarted)] == [(200, 1, 0)] * 2, within_s=WAIT_S)
-        eventually(lambda: "already serves" in said(), within_s=WAIT_S)
+        eventually(lambda: [asked() for asked in (ask, restarted)] == [(200, 1, 0)] * 2)
+        eventually(lambda: "already serves" in said())
     assert servers[other.name].requests == []

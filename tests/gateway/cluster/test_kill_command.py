@@ -25,6 +25,7 @@ from slipstream_tools.cli import main
 from slipstream_tools.up.processes import Child
 
 from tests.support.kube import KubeApiServer
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -198,11 +199,9 @@ def gateway(cluster: Cluster, free_ports: Callable[[int], list[int]], tmp_path: 
         child.stop(timeout_s=10)
 
 
-def test_real_gateway_confirms_within_a_moment(
-    cluster: Cluster, gateway: Callable[..., Child], until: Callable[..., Any]
-) -> None:
+def test_real_gateway_confirms_within_a_moment(cluster: Cluster, gateway: Callable[..., Child]) -> None:
     child = gateway()
-    until(cluster.leases, "a report")
+    eventually(cluster.leases, "a report")
     for command, generation in (("kill", 2), ("unkill", 3)):
         code, output, errors = cluster.run(command, "modelpair/acme")
         assert (code, errors) == (0, ""), child.log_tail()
@@ -212,7 +211,7 @@ def test_real_gateway_confirms_within_a_moment(
 
 
 def test_worker_that_takes_a_dead_ones_place_goes_on_with_its_report(
-    cluster: Cluster, gateway: Callable[..., Child], until: Callable[..., Any]
+    cluster: Cluster, gateway: Callable[..., Child]
 ) -> None:
     child = gateway("--workers", "2")
 
@@ -227,11 +226,13 @@ def test_worker_that_takes_a_dead_ones_place_goes_on_with_its_report(
     def renewed() -> dict[str, str]:
         return {lease["metadata"]["name"]: lease["spec"]["renewTime"] for lease in cluster.leases()}
 
-    until(lambda: len(cluster.leases()) == 2, "both workers report", within_s=90)
+    eventually(lambda: len(cluster.leases()) == 2, "both workers report", within_s=90)
     before, reports = workers(), renewed()
     psutil.Process(min(before)).kill()
-    until(lambda: len(workers() - before) == 1 and len(workers()) == 2, "another worker", within_s=90)
-    until(lambda: all(renewed()[name] > at for name, at in reports.items()), "both reports are renewed", within_s=90)
+    eventually(lambda: len(workers() - before) == 1 and len(workers()) == 2, "another worker", within_s=90)
+    eventually(
+        lambda: all(renewed()[name] > at for name, at in reports.items()), "both reports are renewed", within_s=90
+    )
     code, output, errors = cluster.run("kill", "modelpair/acme")
     assert (code, errors) == (0, ""), child.log_tail()
     assert "2 of 2 gateways have applied it" in output

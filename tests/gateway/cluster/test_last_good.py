@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
+from tests.operator.operator_process import Cluster, OperatorProcess, grant
+from tests.support.polling import eventually
 
 
 def _kept_generations(space: Any) -> list[int | None]:

@@ -8,9 +8,8 @@ from typing import Any
 import httpx
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
 
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
-
-WAIT_S = 60.0
+from tests.operator.operator_process import Cluster, OperatorProcess, grant
+from tests.support.polling import PATIENCE_S, eventually
 
 
 def _external(space: Any, server: Any, name: str) -> None:
@@ -39,12 +38,12 @@ def test_name_that_clients_use_stays_until_an_annotation_lets_it_go_and_running_
 
     def ask(model: str) -> int:
         body = chat("tokens=2") | {"model": model}
-        return httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=WAIT_S).status_code
+        return httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=PATIENCE_S).status_code
 
     with OperatorProcess(space.server, space.name, tmp_path) as operator:
         operator.wait_ready()
-        eventually(lambda: ask("acme") == 200, within_s=WAIT_S)
-        eventually(lambda: _status(space, "acme").get("inUse") is True, within_s=WAIT_S)
+        eventually(lambda: ask("acme") == 200)
+        eventually(lambda: _status(space, "acme").get("inUse") is True)
         space.patch("ModelPair", "acme", model="new")
         said = cluster.wait_condition("modelpairs", "acme", "Accepted", "False", "ModelNameInUse")
         assert "clients still request 'acme'" in said
@@ -54,16 +53,16 @@ def test_name_that_clients_use_stays_until_an_annotation_lets_it_go_and_running_
         assert cluster.condition("modelpairs", "acme", "Ready")[:2] == ("True", "External")
 
         space.patch("ModelPair", "idle", model="busy")  # nobody has asked for it
-        eventually(lambda: ask("busy") == 200, within_s=WAIT_S)
+        eventually(lambda: ask("busy") == 200)
 
         server.pace_s = 0.2
         slow = chat("tokens=1000") | {"model": "acme", "stream": True}
-        with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", json=slow, timeout=WAIT_S) as running:
+        with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", json=slow, timeout=PATIENCE_S) as running:
             lines = running.iter_lines()
             next(lines)
             allow = {"metadata": {"annotations": {"slipstream.dev/allow-rename": "new"}}}
             space.client.patch(space.path("ModelPair", "acme"), allow)
-            eventually(lambda: (ask("new"), ask("acme")) == (200, 404), within_s=WAIT_S)
+            eventually(lambda: (ask("new"), ask("acme")) == (200, 404))
             server.pace_s = 0.0
             assert [line for line in lines if line][-1] == "data: [DONE]"
         cluster.wait_condition("modelpairs", "acme", "Accepted", "True", "Accepted")
@@ -85,18 +84,18 @@ def test_deletion_of_a_pair_in_use_is_announced_and_running_answers_end(
         operator.wait_ready()
         server.pace_s = 0.2
         slow = chat("tokens=1000", stream=True)
-        eventually(lambda: httpx.post(url, json=chat("tokens=0"), timeout=WAIT_S).status_code == 200, within_s=WAIT_S)
-        with httpx.stream("POST", url, json=slow, timeout=WAIT_S) as running:
+        eventually(lambda: httpx.post(url, json=chat("tokens=0"), timeout=PATIENCE_S).status_code == 200)
+        with httpx.stream("POST", url, json=slow, timeout=PATIENCE_S) as running:
             lines = running.iter_lines()
             next(lines)
-            eventually(lambda: _status(space, "acme").get("inUse") is True, within_s=WAIT_S)
-            eventually(lambda: _status(space, "idle").get("lastGood"), within_s=WAIT_S)
+            eventually(lambda: _status(space, "acme").get("inUse") is True)
+            eventually(lambda: _status(space, "idle").get("lastGood"))
             for name in ("idle", "acme"):
                 space.client.delete(space.path("ModelPair", name))
             [event] = eventually(lambda: [e for e in cluster.events("acme") if e["reason"] == "DeletedInUse"])
             assert (event["type"], event["involvedObject"]["kind"]) == ("Warning", "ModelPair")
             assert "while clients requested its model 'acme', last at " in event["message"]
-            eventually(lambda: httpx.post(url, json=slow, timeout=WAIT_S).status_code == 404, within_s=WAIT_S)
+            eventually(lambda: httpx.post(url, json=slow, timeout=PATIENCE_S).status_code == 404)
             server.pace_s = 0.0
             assert [line for line in lines if line][-1] == "data: [DONE]"
         assert gateway.metric("slipstream_models_removed_in_use_total") == 1

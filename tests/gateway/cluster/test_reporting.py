@@ -15,6 +15,8 @@ from slipstream_core.manifest.reports import EVERY_PAIR, EXPIRES_S, REPORT_SELEC
 from slipstream_core.settings import Pod
 from slipstream_gateway.sources.cluster.reporting import Reporter, report_name
 
+from tests.support.polling import soon
+
 
 def _report(space: Any) -> Any:
     leases = space.client.items(
@@ -24,9 +26,7 @@ def _report(space: Any) -> Any:
 
 
 @pytest.mark.usefixtures("patient_leave")
-async def test_a_report_names_every_generation_and_goes_away_with_the_gateway(
-    space: Any, watch: Any, soon: Any
-) -> None:
+async def test_a_report_names_every_generation_and_goes_away_with_the_gateway(space: Any, watch: Any) -> None:
     pair, policy = space.pair("acme"), space.policy("slow", "acme")
     pod = Pod(name="gateway-0", uid="1-2-3")
     async with watch(space, pod=pod):
@@ -45,7 +45,7 @@ async def test_a_report_names_every_generation_and_goes_away_with_the_gateway(
     assert not space.reports()
 
 
-async def test_a_new_generation_is_reported_at_once_and_a_status_is_not(space: Any, watch: Any, soon: Any) -> None:
+async def test_a_new_generation_is_reported_at_once_and_a_status_is_not(space: Any, watch: Any) -> None:
     space.pair("acme")
     key = f"{space.name}/ModelPair/acme"
     async with watch(space, renew_s=1000.0) as watched:
@@ -65,9 +65,7 @@ async def test_a_new_generation_is_reported_at_once_and_a_status_is_not(space: A
         await soon(lambda: not _report(space).applied, "the deleted pair is no longer named")
 
 
-async def test_a_broken_version_counts_as_applied_since_its_kill_switch_is_obeyed(
-    space: Any, watch: Any, soon: Any
-) -> None:
+async def test_a_broken_version_counts_as_applied_since_its_kill_switch_is_obeyed(space: Any, watch: Any) -> None:
     space.pair("acme")
     async with watch(space, renew_s=1000.0):
         await asyncio.to_thread(space.patch, "ModelPair", "acme", maxDraftTokens="many", killSwitch=True)
@@ -75,7 +73,7 @@ async def test_a_broken_version_counts_as_applied_since_its_kill_switch_is_obeye
         await soon(lambda: (found := _report(space)) and found.generation_of(key) == 2, "confirmed")
 
 
-async def test_a_pair_that_is_made_again_takes_its_namesakes_place(space: Any, watch: Any, soon: Any) -> None:
+async def test_a_pair_that_is_made_again_takes_its_namesakes_place(space: Any, watch: Any) -> None:
     key = f"{space.name}/ModelPair/acme"
     old = space.pair("acme")["metadata"]["uid"]
     space.patch("ModelPair", "acme", maxDraftTokens=3)
@@ -87,7 +85,7 @@ async def test_a_pair_that_is_made_again_takes_its_namesakes_place(space: Any, w
         assert len(report.applied) == 1
 
 
-async def test_a_report_is_renewed_and_comes_back_when_somebody_deletes_it(space: Any, watch: Any, soon: Any) -> None:
+async def test_a_report_is_renewed_and_comes_back_when_somebody_deletes_it(space: Any, watch: Any) -> None:
     async with watch(space, renew_s=0.1):
         first = await soon(lambda: _report(space), "the report is written")
         await soon(lambda: _report(space).renewed > first.renewed, "the report is renewed")
@@ -95,9 +93,7 @@ async def test_a_report_is_renewed_and_comes_back_when_somebody_deletes_it(space
         await soon(lambda: _report(space), "the report is back")
 
 
-async def test_a_table_too_large_for_a_report_is_reported_as_far_as_it_goes_and_the_newest_first(
-    space: Any, soon: Any
-) -> None:
+async def test_a_table_too_large_for_a_report_is_reported_as_far_as_it_goes_and_the_newest_first(space: Any) -> None:
     """An object's annotations hold 256 KiB. A kill is the newest change there is, so it is always in it."""
     applied = {f"{space.name}/ModelPair/{'x' * 40}-{index}": 1 for index in range(5000)}
     applied["killed"] = 2
@@ -159,9 +155,7 @@ def _condition(kind: str, status: str, message: str) -> dict[str, str]:
     }
 
 
-async def test_the_first_use_of_a_pair_that_scales_to_zero_is_reported_at_once(
-    space: Any, watch: Any, soon: Any
-) -> None:
+async def test_the_first_use_of_a_pair_that_scales_to_zero_is_reported_at_once(space: Any, watch: Any) -> None:
     """Else the operator could remove its servers just then."""
     key = f"{space.name}/acme"
     async with watch(space, renew_s=1000.0) as watched:
@@ -174,7 +168,7 @@ async def test_the_first_use_of_a_pair_that_scales_to_zero_is_reported_at_once(
         await soon(lambda: not _report(space).waiting, "no request waits")
 
 
-async def test_a_report_without_room_for_all_pairs_in_use_says_so(space: Any, watch: Any, soon: Any) -> None:
+async def test_a_report_without_room_for_all_pairs_in_use_says_so(space: Any, watch: Any) -> None:
     async with watch(space, renew_s=1000.0) as watched:
         for number in range(200):
             watched.fleet.use.begin(f"{'n' * 60}/{number:0100d}")

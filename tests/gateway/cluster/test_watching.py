@@ -23,6 +23,8 @@ from slipstream_core.kube.errors import (
 )
 from slipstream_core.kube.reflector import Change, Pace, Reflector
 
+from tests.support.polling import soon
+
 pytestmark = pytest.mark.integration
 
 PACE = Pace(watch_s=60.0, grace_s=0.2, resync_s=1000.0, first_pause_s=0.01, longest_pause_s=0.05, steady_s=0.1)
@@ -145,9 +147,7 @@ def _event(kind: str, name: str = "", version: str = "8", **more: Any) -> bytes:
     return json.dumps({"type": kind, "object": item}).encode() + b"\n"
 
 
-async def test_a_list_is_taken_page_by_page_and_watched_from_its_version(
-    server: ApiServer, follow: Any, soon: Any
-) -> None:
+async def test_a_list_is_taken_page_by_page_and_watched_from_its_version(server: ApiServer, follow: Any) -> None:
     pages = _page("a", "b", token="t/1"), _page("c", version="9")
     async with follow(*pages, [_event("ADDED", "d"), ...]) as (reflector, sink):
         await soon(lambda: sink.changes, "the watch tells of a change")
@@ -158,7 +158,7 @@ async def test_a_list_is_taken_page_by_page_and_watched_from_its_version(
         assert "resourceVersion=9" in server.requests[2]
 
 
-async def test_events_may_come_in_pieces_and_many_at_once_and_be_large(follow: Any, soon: Any) -> None:
+async def test_events_may_come_in_pieces_and_many_at_once_and_be_large(follow: Any) -> None:
     large = _event("MODIFIED", "large", text="x" * 6_000_000)
     data = _event("ADDED", "a") + b"\n" + _event("DELETED", "b") + large + _event("ADDED", "c")
     chunks = [data[start : start + 100_003] for start in range(0, len(data), 100_003)]
@@ -167,7 +167,7 @@ async def test_events_may_come_in_pieces_and_many_at_once_and_be_large(follow: A
         assert sink.changes == [("a", False), ("b", True), ("large", False), ("c", False)]
 
 
-async def test_a_bookmark_moves_the_place_to_go_on_from(server: ApiServer, follow: Any, soon: Any) -> None:
+async def test_a_bookmark_moves_the_place_to_go_on_from(server: ApiServer, follow: Any) -> None:
     async with follow(_page(), [_event("BOOKMARK", version="41"), None], [...]) as (_, sink):
         await soon(lambda: len(server.requests) == 3, "the watch goes on")
         assert "resourceVersion=41" in server.requests[2]
@@ -186,7 +186,7 @@ async def test_a_bookmark_moves_the_place_to_go_on_from(server: ApiServer, follo
         [b'{"type":"ADDED","object":{}}\n'],
     ],
 )
-async def test_a_watch_that_cannot_go_on_is_followed_by_a_new_list(answer: Any, follow: Any, soon: Any) -> None:
+async def test_a_watch_that_cannot_go_on_is_followed_by_a_new_list(answer: Any, follow: Any) -> None:
     after = [_event("ADDED", "later"), ...]
     async with follow(_page("a"), answer, _page("b", version="20"), after) as (reflector, sink):
         await soon(lambda: sink.changes == [("later", False)], "the watch after it")
@@ -195,24 +195,20 @@ async def test_a_watch_that_cannot_go_on_is_followed_by_a_new_list(answer: Any, 
         await soon(lambda: reflector.problem == "", "all is well again")
 
 
-async def test_a_page_that_has_expired_starts_the_list_again(follow: Any, soon: Any) -> None:
+async def test_a_page_that_has_expired_starts_the_list_again(follow: Any) -> None:
     async with follow(_page("a", token="old"), (410, {"message": "expired"}), _page("a", "b")) as (_, sink):
         await soon(lambda: sink.lists, "the list")
         assert sink.lists == [["a", "b"]]
 
 
-async def test_a_watch_that_neither_speaks_nor_ends_in_time_is_given_up(
-    server: ApiServer, follow: Any, soon: Any
-) -> None:
+async def test_a_watch_that_neither_speaks_nor_ends_in_time_is_given_up(server: ApiServer, follow: Any) -> None:
     pace = Pace(watch_s=1.0, grace_s=0.1, first_pause_s=0.01, longest_pause_s=0.01)
     async with follow(_page(), [...], [_event("ADDED", "a"), ...], pace=pace) as (_, sink):
         await soon(lambda: sink.changes, "the next watch tells")
         assert "timeoutSeconds=1" in server.requests[1] or "timeoutSeconds=2" in server.requests[1]
 
 
-async def test_a_list_is_taken_anew_now_and_then_though_nothing_is_wrong(
-    server: ApiServer, follow: Any, soon: Any
-) -> None:
+async def test_a_list_is_taken_anew_now_and_then_though_nothing_is_wrong(server: ApiServer, follow: Any) -> None:
     pace = Pace(resync_s=0.4, grace_s=1.0)
     async with follow(_page("a"), [0.8], _page("b"), [...], pace=pace) as (_, sink):
         await soon(lambda: len(sink.lists) == 2, "the second list")
@@ -230,7 +226,7 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause
 
 
 async def test_an_older_version_of_a_kind_is_used_where_the_server_lacks_the_newer(
-    server: ApiServer, follow: Any, soon: Any
+    server: ApiServer, follow: Any
 ) -> None:
     paths = ("/apis/x/v1/things", "/apis/x/v1beta1/things")
     missing = (404, {"message": "the server could not find the requested resource"})
@@ -239,9 +235,7 @@ async def test_an_older_version_of_a_kind_is_used_where_the_server_lacks_the_new
         assert [request.split("?")[0] for request in server.requests] == [paths[0], paths[1], paths[1]]
 
 
-async def test_credentials_that_are_no_longer_accepted_are_loaded_again(
-    server: ApiServer, follow: Any, soon: Any
-) -> None:
+async def test_credentials_that_are_no_longer_accepted_are_loaded_again(server: ApiServer, follow: Any) -> None:
     refused = (401, {"message": "Unauthorized"})
     async with follow(_page("a"), [0.1], refused, refused, _page("b"), reload_s=0.0) as (_, sink):
         await soon(lambda: sink.lists, "the first list")
@@ -338,14 +332,14 @@ async def test_a_cluster_that_renews_its_certificates_is_reached_with_the_new_on
     await client.aclose()
 
 
-async def test_a_list_that_repeats_a_page_for_ever_is_given_up(server: ApiServer, follow: Any, soon: Any) -> None:
+async def test_a_list_that_repeats_a_page_for_ever_is_given_up(server: ApiServer, follow: Any) -> None:
     async with follow(*[_page("a", token="again") for _ in range(50)]) as (reflector, sink):
         await soon(lambda: "repeats the same page" in reflector.problem, "it is noticed")
         assert not sink.lists
 
 
 async def test_a_server_that_fails_after_each_event_is_told_of_once_and_asked_ever_less_often(
-    server: ApiServer, follow: Any, soon: Any, caplog: pytest.LogCaptureFixture
+    server: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     flapping = [_page("a"), [_event("MODIFIED", "a"), 0.01, b"no JSON\n"]] * 100
     pace = Pace(first_pause_s=0.05, longest_pause_s=10.0, steady_s=1.0)
@@ -358,9 +352,7 @@ async def test_a_server_that_fails_after_each_event_is_told_of_once_and_asked_ev
         assert len(sink.changes) <= 5, "each pause is twice the last"
 
 
-async def test_a_watch_that_lasts_makes_good_what_was_wrong(
-    follow: Any, soon: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_watch_that_lasts_makes_good_what_was_wrong(follow: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with follow((500, {"message": "x"}), _page("a"), [...]) as (reflector, _):
         await soon(lambda: "the watch has recovered" in caplog.text, "a watch without any event")
         assert reflector.problem == ""

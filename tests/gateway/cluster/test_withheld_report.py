@@ -14,9 +14,9 @@ from slipstream_core.types import Capability, Reason, Withheld
 from slipstream_gateway.sources.cluster.server_report import MOST_SERVERS, MOST_WITHHELD_BYTES, withheld_servers
 
 from tests.gateway.conformance.scripted_engine import ScriptedEngine
+from tests.support.polling import eventually
 
 BOTH = ("greedy_speculation", "sampled_speculation")
-WAIT_S = 40.0  # a check, and the next renewal of the report
 
 
 @pytest.fixture
@@ -40,24 +40,24 @@ def _withheld(space: Any) -> list[WithheldServer]:
 
 
 def test_server_whose_sampled_answers_are_not_the_targets_is_reported(
-    space: Any, serve: Any, scripted: ScriptedEngine, until: Any
+    space: Any, serve: Any, scripted: ScriptedEngine
 ) -> None:
     scripted.garbage = True
     _serve(space, serve, scripted)
-    [server] = until(lambda: _are(_withheld(space), "engine_not_lossless"), "the finding is reported", within_s=WAIT_S)
+    [server] = eventually(lambda: _are(_withheld(space), "engine_not_lossless"), "the finding is reported")
     assert (server.server, server.capabilities) == (scripted.url, ("sampled_speculation",))
     assert "not the target's" in server.detail
 
 
 def test_server_without_the_plugin_is_reported_until_it_has_it(
-    space: Any, serve: Any, scripted: ScriptedEngine, until: Any
+    space: Any, serve: Any, scripted: ScriptedEngine
 ) -> None:
     facts, scripted.facts = scripted.facts, None
     _serve(space, serve, scripted)
-    [server] = until(lambda: _are(_withheld(space), "engine_cannot"), "the server is reported", within_s=WAIT_S)
+    [server] = eventually(lambda: _are(_withheld(space), "engine_cannot"), "the server is reported")
     assert (server.server, server.capabilities) == (scripted.url, BOTH)
     scripted.facts = facts
-    until(lambda: not _withheld(space), "the server is reported no more", within_s=WAIT_S)
+    eventually(lambda: not _withheld(space), "the server is reported no more")
 
 
 def _are(servers: list[WithheldServer], reason: str) -> list[WithheldServer]:

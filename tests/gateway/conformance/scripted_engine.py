@@ -12,9 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.polling import PATIENCE_S
 from tests.support.threaded_server import ThreadedServer
 
-WAIT_S = 15.0
 PROMPT_IDS, ANSWER_IDS = [1, 2], [3, 4, 5, 6]
 GARBAGE_IDS = [1001, 1002, 1003, 1004]
 ANSWER = "three four five six"
@@ -91,7 +91,7 @@ class ScriptedEngine(ThreadedServer):
 
     async def _chat(self, request: web.Request) -> web.Response:
         self.chats += 1
-        await asyncio.to_thread(self.release.wait, WAIT_S)
+        await asyncio.to_thread(self.release.wait, PATIENCE_S)
         choice = {"index": 0, "message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"}
         return web.json_response({"id": "c", "object": "chat.completion", "choices": [choice]})
 

@@ -12,11 +12,10 @@ import pytest
 from slipstream_core.settings import ConformanceSettings
 
 from tests.gateway import scripted_dialects as scripted
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 
-WAIT_S = 20.0
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
 Check = Callable[..., dict[str, Any]]
 
@@ -37,7 +36,7 @@ def check(gateway: Callable[..., Any]) -> Iterator[Check]:
         running = gateway(text, conformance=ON)
 
         def state() -> dict[str, Any]:
-            [pair] = httpx.get(f"{running.url}/v1/evidence", timeout=WAIT_S).json()["data"]
+            [pair] = httpx.get(f"{running.url}/v1/evidence", timeout=PATIENCE_S).json()["data"]
             [server] = pair["conformance"]
             return dict(server)
 

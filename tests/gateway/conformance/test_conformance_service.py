@@ -9,22 +9,21 @@ import httpx
 import msgspec
 from slipstream_core.settings import ConformanceSettings, HealthSettings
 
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
 WISH = {"x-slipstream-mode": "speculative"}
 Make = Callable[..., Any]
-WAIT_S = 20.0
 
 
 def _reason(gateway: Any, body: dict[str, Any]) -> str:
-    answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=WISH, timeout=WAIT_S)
+    answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=WISH, timeout=PATIENCE_S)
     assert answer.status_code == 200
     return str(answer.headers["x-slipstream-reason"])
 
 
 def _conformance(gateway: Any) -> list[dict[str, Any]]:
-    [pair] = httpx.get(f"{gateway.url}/v1/evidence", timeout=WAIT_S).json()["data"]
+    [pair] = httpx.get(f"{gateway.url}/v1/evidence", timeout=PATIENCE_S).json()["data"]
     return list(pair["conformance"])
 
 
@@ -34,7 +33,7 @@ def test_nothing_speculates_before_the_first_check_and_plain_decoding_waits_for_
     plain, speculative = openai_server(), openai_server()
     speculative.slow_s = 60.0  # a check that takes long
     running = gateway(manifest_text([plain.url], [speculative.url]), conformance=ON)
-    assert httpx.get(f"{running.url}/health/ready", timeout=WAIT_S).status_code == 200
+    assert httpx.get(f"{running.url}/health/ready", timeout=PATIENCE_S).status_code == 200
     for temperature in (0, 0.8):
         assert _reason(running, chat("tokens=2", temperature=temperature)) == "engine_unverified"
     assert _conformance(running)[0]["checked_s"] is None

@@ -11,18 +11,17 @@ import pytest
 from slipstream_core.settings import ConformanceSettings
 
 from tests.gateway.conformance.scripted_engine import ScriptedEngine
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
 OFTEN = ConformanceSettings(enabled=True, probe_s=0.2, every_s=1.0)
 UNVERIFIED = dict.fromkeys(("greedy_speculation", "sampled_speculation"), "engine_unverified")
 LOOKS = 4
-WAIT_S = 20.0
 Make = Callable[..., Any]
 
 
 def _servers(gateway: Any) -> list[dict[str, Any]]:
-    data = httpx.get(f"{gateway.url}/v1/evidence", timeout=WAIT_S).json()["data"]
+    data = httpx.get(f"{gateway.url}/v1/evidence", timeout=PATIENCE_S).json()["data"]
     return [server for pair in data for server in pair["conformance"]]
 
 
@@ -155,7 +154,7 @@ def test_server_that_is_never_spare_is_checked_all_the_same_one_probe_at_a_time(
     client = threading.Thread(
         target=httpx.post,
         args=(f"{running.url}/v1/chat/completions",),
-        kwargs={"json": chat("Hi"), "headers": {"x-slipstream-mode": "plain"}, "timeout": WAIT_S},
+        kwargs={"json": chat("Hi"), "headers": {"x-slipstream-mode": "plain"}, "timeout": PATIENCE_S},
     )
     client.start()
     eventually(lambda: engine.chats > 0 and engine.in_flight == 0)
@@ -163,7 +162,7 @@ def test_server_that_is_never_spare_is_checked_all_the_same_one_probe_at_a_time(
     found = running.metric("slipstream_conformance_checks_total", result="pass")
     eventually(lambda: running.metric("slipstream_conformance_checks_total", result="pass") > found)
     engine.release.set()
-    client.join(WAIT_S)
+    client.join(PATIENCE_S)
     assert engine.most_in_flight == 2  # a probe, and the sampled request beside it
 
 

@@ -22,7 +22,8 @@ from slipstream_core.settings import AccessSettings
 from slipstream_gateway.console.feed import Feed
 from slipstream_tools.cli import main
 
-WAIT_S = 60.0
+from tests.support.polling import PATIENCE_S, eventually
+
 VIEWERS = 50
 SECTIONS = {
     "gateway",
@@ -96,7 +97,7 @@ def test_many_viewers_share_one_producer(console: Console, send: Send) -> None:
         viewer.start()
     send(url, 6)
     for viewer in viewers:
-        viewer.join(WAIT_S)
+        viewer.join(PATIENCE_S)
     assert lasts == [6] * VIEWERS
 
 
@@ -145,11 +146,7 @@ class _Workers:
         command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest)]
         command += ["--conformance", "off"]  # the scripted servers cannot score answers
         self.child = subprocess.Popen([*command, "--port", str(port), "--workers", "2"], env=os.environ)
-        deadline = time.monotonic() + WAIT_S
-        while self._workers() != 2:
-            assert self.child.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually(lambda: self._workers() == 2, "two workers")
 
     def _workers(self) -> int:
         try:
@@ -168,7 +165,7 @@ def workers(
     started = _Workers(manifest, free_ports(1)[0])
     yield started
     started.child.kill()
-    started.child.wait(WAIT_S)
+    started.child.wait(PATIENCE_S)
 
 
 def test_two_workers_are_one_gateway(workers: _Workers, send: Send) -> None:
@@ -195,7 +192,7 @@ def test_two_workers_are_one_gateway(workers: _Workers, send: Send) -> None:
         workers.child.send_signal(signal.SIGTERM)
         for _ in events:
             pass
-        assert workers.child.wait(WAIT_S) == 0
+        assert workers.child.wait(PATIENCE_S) == 0
         assert time.monotonic() - began < 25.0  # the drain's limit is 30 s
 
 
@@ -236,16 +233,18 @@ def test_a_stream_ends_with_the_right_to_see_it(
     url = console(access=AccessSettings(keys=make_key.path)).url
     mine, others = ({"authorization": f"Bearer {key}"} for key in (lost, kept))
     with (
-        httpx.stream("GET", f"{url}/admin/events", headers=others, timeout=WAIT_S) as going_on,
-        httpx.stream("GET", f"{url}/admin/events", headers=mine, timeout=WAIT_S) as ending,
+        httpx.stream("GET", f"{url}/admin/events", headers=others, timeout=PATIENCE_S) as going_on,
+        httpx.stream("GET", f"{url}/admin/events", headers=mine, timeout=PATIENCE_S) as ending,
     ):
         lines, theirs = ending.iter_lines(), _events(going_on)
         assert "event: snapshot" in itertools.islice(lines, 3)
         assert next(theirs)[0] == "snapshot"
         take(make_key.path, "lost")
-        deadline = time.monotonic() + WAIT_S / 2
+        deadline = time.monotonic() + PATIENCE_S
         for _ in lines:  # a heartbeat at least, which comes every ten seconds
             assert time.monotonic() < deadline
-        assert httpx.get(f"{url}/admin/events", headers=mine, timeout=WAIT_S).status_code == status
-        assert httpx.get(f"{url}/admin/events", timeout=WAIT_S).status_code == 401  # which is news for the other one
+        assert httpx.get(f"{url}/admin/events", headers=mine, timeout=PATIENCE_S).status_code == status
+        assert (
+            httpx.get(f"{url}/admin/events", timeout=PATIENCE_S).status_code == 401
+        )  # which is news for the other one
         assert any("resilience" in change for _, change in theirs)

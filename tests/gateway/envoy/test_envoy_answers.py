@@ -17,14 +17,12 @@ from slipstream_core.settings import AccessSettings
 
 from tests.gateway.access.conftest import Keys
 from tests.gateway.envoy.conftest import MODES, Way
-from tests.support.polling import eventually
-
-WAIT_S = 20.0
+from tests.support.polling import PATIENCE_S, eventually
 
 
 def client(path: Way, **headers: str) -> openai.OpenAI:
     return openai.OpenAI(
-        base_url=f"{path.envoy.url}/v1", api_key="unused", default_headers=headers, max_retries=0, timeout=WAIT_S
+        base_url=f"{path.envoy.url}/v1", api_key="unused", default_headers=headers, max_retries=0, timeout=PATIENCE_S
     )
 
 
@@ -68,7 +66,7 @@ def chat(text: str, **more: object) -> dict[str, object]:
 def post(path: Way, body: object, **headers: str) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    return httpx.post(f"{path.envoy.url}/v1/chat/completions", content=content, headers=named, timeout=WAIT_S)
+    return httpx.post(f"{path.envoy.url}/v1/chat/completions", content=content, headers=named, timeout=PATIENCE_S)
 
 
 def test_bad_input_gets_the_gateways_own_message(path: Way) -> None:
@@ -114,7 +112,7 @@ def test_a_model_that_is_not_in_the_manifest_is_left_to_envoy(path: Way) -> None
 def test_other_paths_are_left_to_envoy(path: Way) -> None:
     assert httpx.get(f"{path.envoy.url}/v1/models").json() == {"object": "list", "data": []}
     large = chat("tokens=2 " + "pad " * 2_000_000)
-    found = httpx.post(f"{path.envoy.url}/v1/audio/speech", json=large, timeout=WAIT_S)
+    found = httpx.post(f"{path.envoy.url}/v1/audio/speech", json=large, timeout=PATIENCE_S)
     assert found.json()["choices"][0]["message"]["content"] == "word word "
     assert path.plain.requests == [large]
 
@@ -164,7 +162,7 @@ def test_with_keys_nothing_passes_unchecked(start_path: Callable[..., Way], tmp_
     assert post(path, by_their_name).status_code == 401
     assert post(path, by_their_name, authorization=f"Bearer {key}").status_code == 404
     for other in ("/v1/chat/completions/", "//v1/chat/completions", "/v1/embeddings", "/v1/models?x=1"):
-        found = httpx.post(f"{path.envoy.url}{other}", json=chat("tokens=2"), timeout=WAIT_S)
+        found = httpx.post(f"{path.envoy.url}{other}", json=chat("tokens=2"), timeout=PATIENCE_S)
         assert (found.status_code, found.json()["error"]["type"]) == (404, "invalid_request_error"), other
     assert httpx.get(f"{path.envoy.url}/v1/models").status_code == 404
     assert not path.plain.requests + path.speculative.requests
@@ -190,7 +188,7 @@ def test_a_body_that_never_arrives_is_refused_and_does_not_pass_unchecked(
     keys.create("--name", "client")
     path = start_path(modes=MODES[mode], access=AccessSettings(keys=keys.path))
     body = json.dumps(chat("tokens=2")).encode()
-    with socket.create_connection(("127.0.0.1", path.envoy.port), timeout=WAIT_S) as connection:
+    with socket.create_connection(("127.0.0.1", path.envoy.port), timeout=PATIENCE_S) as connection:
         head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:10])
         answer = connection.recv(65536)
@@ -214,7 +212,10 @@ def test_a_filter_in_modes_that_it_cannot_use_decides_nothing(
 
 def test_a_client_that_leaves_ends_the_servers_work(path: Way) -> None:
     with httpx.stream(
-        "POST", f"{path.envoy.url}/v1/chat/completions", json=chat("tokens=500 gap=0.05", stream=True), timeout=WAIT_S
+        "POST",
+        f"{path.envoy.url}/v1/chat/completions",
+        json=chat("tokens=500 gap=0.05", stream=True),
+        timeout=PATIENCE_S,
     ) as stream:
         next(stream.iter_bytes())
     eventually(lambda: path.plain.cancelled.is_set() or path.speculative.cancelled.is_set(), "the server's work ended")

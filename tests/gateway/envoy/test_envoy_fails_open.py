@@ -23,10 +23,9 @@ from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, Proce
 
 from tests.gateway.conftest import OpenAiServer
 from tests.support.envoy import Envoy
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
 
-WAIT_S = 20.0
 CLIENTS = 8
 
 
@@ -52,7 +51,7 @@ class Filter:
     def stop(self, number: signal.Signals = signal.SIGKILL) -> str:
         """Ends the process; returns its messages."""
         self.child.send_signal(number)
-        return self.child.communicate(timeout=WAIT_S)[1]
+        return self.child.communicate(timeout=PATIENCE_S)[1]
 
     def _is_live(self) -> bool:
         assert self.child.poll() is None, self.child.communicate()[1]
@@ -106,7 +105,7 @@ class Load:
             "messages": [{"role": "user", "content": "tokens=5 gap=0.002"}],
             "stream": number % 2 == 0,
         }
-        with httpx.Client(timeout=WAIT_S) as client:
+        with httpx.Client(timeout=PATIENCE_S) as client:
             while not self._over.is_set():
                 self.answers[self._ask(client, body)] += 1
 
@@ -142,7 +141,7 @@ def test_a_filter_that_is_told_to_end_finishes_its_streams(envoy: Envoy, filter_
         "POST",
         f"{envoy.url}/v1/chat/completions",
         json={"model": "acme", "messages": [{"role": "user", "content": "tokens=40 gap=0.05"}], "stream": True},
-        timeout=WAIT_S,
+        timeout=PATIENCE_S,
     ) as stream:
         pieces = stream.iter_text()
         text = next(pieces)
@@ -150,7 +149,7 @@ def test_a_filter_that_is_told_to_end_finishes_its_streams(envoy: Envoy, filter_
         text += "".join(pieces)
     assert text.count('"content": "w') == 40
     assert text.rstrip().endswith("[DONE]")
-    assert "Traceback" not in filter_.child.communicate(timeout=WAIT_S)[1]
+    assert "Traceback" not in filter_.child.communicate(timeout=PATIENCE_S)[1]
 
 
 def test_a_socket_file_serves_as_well(tmp_path: Path, server: OpenAiServer, manifest_text: Callable[..., str]) -> None:
@@ -173,7 +172,7 @@ def test_a_socket_file_of_a_running_filter_is_in_use(
     try:
         command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(manifest), "--port", "0"]
         done = subprocess.run(
-            [*command, "--ext-proc", started.address], capture_output=True, text=True, timeout=WAIT_S, check=False
+            [*command, "--ext-proc", started.address], capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert done.returncode == 1
         assert done.stderr.endswith(f"cannot listen on {started.address}: Address already in use.\n")
@@ -203,7 +202,7 @@ async def _first_answer(address: str) -> Any:
     for key, value in ((":method", b"GET"), (":path", b"/")):
         message.request_headers.headers.headers.add(key=key, raw_value=value)
     message.request_headers.end_of_stream = True
-    async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(WAIT_S):
+    async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(PATIENCE_S):
         call = channel.stream_stream(METHOD)()
         await call.write(message.SerializeToString())
         return ProcessingResponse.FromString(await call.read())
@@ -212,7 +211,7 @@ async def _first_answer(address: str) -> Any:
 def test_an_address_in_use_is_one_clear_message(filter_: Filter) -> None:
     command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(filter_._manifest), "--port", "0"]
     found = subprocess.run(
-        [*command, "--ext-proc", filter_.address], capture_output=True, text=True, check=False, timeout=WAIT_S
+        [*command, "--ext-proc", filter_.address], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert found.returncode == 1
     assert "slipstream: error: cannot listen on" in found.stderr
@@ -236,7 +235,7 @@ def test_bad_addresses_are_refused(
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
     command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(manifest), *options]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert found.returncode == 2
     assert message in found.stderr
 
@@ -250,7 +249,7 @@ async def _hostile(address: str, seed: int) -> None:
             for _ in range(draws.randint(1, 6)):
                 await call.write(_message(draws))
             await call.done_writing()
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while (answer := await call.read()) is not grpc.aio.EOF:
                     ProcessingResponse.FromString(answer)
         except (grpc.RpcError, asyncio.InvalidStateError):
@@ -287,7 +286,7 @@ def test_senseless_messages_harm_nothing(envoy: Envoy, filter_: Filter, server: 
     answer = httpx.post(
         f"{envoy.url}/v1/chat/completions",
         json={"model": "acme", "messages": [{"role": "user", "content": "tokens=2"}]},
-        timeout=WAIT_S,
+        timeout=PATIENCE_S,
     )
     assert answer.headers["x-slipstream-arm"] == "plain"
     eventually(lambda: _in_flight(filter_) == 0, "no request is left behind")

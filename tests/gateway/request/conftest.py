@@ -23,9 +23,7 @@ from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.upstreams.base import Completion, Job, Piece
 from slipstream_gateway.upstreams.pool import Replica
 
-from tests.support.polling import soon
-
-WAIT_S = 15.0
+from tests.support.polling import PATIENCE_S, soon
 
 
 class Bench:
@@ -36,7 +34,7 @@ class Bench:
         settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=2.0))
         self.fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
         self.load(text)
-        self.admission = Admission(max_in_flight=1, max_queued=1, queue_timeout_s=WAIT_S)
+        self.admission = Admission(max_in_flight=1, max_queued=1, queue_timeout_s=PATIENCE_S)
         self.parity = Parity(fleet=self.fleet, admission=self.admission, **{"look_s": 0.02, **options})
 
     def load(self, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import yaml
 from slipstream_gateway.fleet.loaded_models import INTERVAL_S
 
 from tests.gateway.conftest import Gateway, OpenAiServer
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.integration
 BASE, ADAPTER = "base", "acme-sql"
@@ -33,13 +33,6 @@ def manifest(*servers: OpenAiServer, adapters: tuple[str, ...] = ("sql",)) -> st
 def ask(served: Gateway, model: str = "acme:sql", **more: Any) -> httpx.Response:
     body = {"model": model, "messages": [{"role": "user", "content": "tokens=3"}], "temperature": 0, **more}
     return httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=30.0)
-
-
-def until(found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -77,7 +70,7 @@ def test_an_adapter_that_moves_is_found_again(
     served = gateway(manifest(*servers))
     assert ask(served).status_code == 200
     servers[0].models, servers[-1].models = [BASE, ADAPTER], [BASE]
-    until(lambda: ask(served).status_code == 200)
+    eventually(lambda: ask(served).status_code == 200)
     assert served_models(servers[0]) == {ADAPTER}
     assert served.metric("slipstream_replica_state", pair="pair", arm="plain", state="closed") == 6
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.operator.operator_process import eventually
+from tests.support.polling import eventually
 
 RUNNING = "the model acme of pair pair is gone though clients use it: 1 requests run on"
 

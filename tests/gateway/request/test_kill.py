@@ -23,9 +23,8 @@ from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.support.polling import soon
+from tests.support.polling import PATIENCE_S, soon
 
-WAIT_S = 15.0
 MANIFEST = """\
 apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair
@@ -82,7 +81,7 @@ class TritonDouble(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: igno
                 if len(self.controls) <= self.fail_first:
                     await context.abort(grpc.StatusCode.INTERNAL, "broken")
                 if self.silent:
-                    await asyncio.sleep(WAIT_S)
+                    await asyncio.sleep(PATIENCE_S)
                 yield service_pb2.ModelStreamInferResponse(error_message=self.error)
             else:
                 self.draft_lengths.append(struct.unpack("<i", inputs["draft_tokens"])[0])
@@ -282,7 +281,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def test_a_request_that_still_waits_for_its_connection_is_sent_plainly(triton_double: Any) -> None:
     server = await triton_double()
     door = SlowDoor(server.port)
-    upstream = TritonUpstream(f"127.0.0.1:{await door.start()}", model="embedded", connect_timeout_s=WAIT_S)
+    upstream = TritonUpstream(f"127.0.0.1:{await door.start()}", model="embedded", connect_timeout_s=PATIENCE_S)
     request = GenerationRequest(endpoint=Endpoint.COMPLETION, model="acme", prompt="x", stream=True)
     job = Job(request=request, model="embedded", draft_length=4, request_id="r")
     try:
@@ -339,7 +338,7 @@ async def test_a_server_that_is_slow_to_answer_does_not_delay_the_others(
     fleet: Fleet, triton_double: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given up later than the other one is waited for here, however slow the machine.
-    monkeypatch.setattr("slipstream_gateway.upstreams.triton_server._CONTROL_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr("slipstream_gateway.upstreams.triton_server._CONTROL_TIMEOUT_S", PATIENCE_S)
     slow, well = await triton_double(), await triton_double()
     slow.silent = True
     fleet.swap(table(slow, well))

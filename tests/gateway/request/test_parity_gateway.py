@@ -8,10 +8,9 @@ from typing import Any
 
 import httpx
 
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
-WAIT_S = 15.0
 
 
 def test_replays_are_counted_and_are_no_requests(
@@ -22,7 +21,7 @@ def test_replays_are_counted_and_are_no_requests(
     plain.odd_token = 1
     for stream in (False, True):
         body = chat("tokens=3", temperature=0, stream=stream)
-        response = httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=SPECULATE, timeout=WAIT_S)
+        response = httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=SPECULATE, timeout=PATIENCE_S)
         assert response.headers["x-slipstream-arm"] == "speculative"
     eventually(lambda: served.metric("slipstream_parity_checked_total", pair="pair") == 2)
     assert served.metric("slipstream_parity_mismatched_total", pair="pair") == 2
@@ -30,7 +29,7 @@ def test_replays_are_counted_and_are_no_requests(
     assert len(plain.requests) == len(speculative.requests) == 2
     assert served.metric("slipstream_requests_total") == 2
     assert served.metric("slipstream_requests_total", arm="plain") == 0
-    [shown] = httpx.get(f"{served.url}/v1/evidence", timeout=WAIT_S).json()["data"]
+    [shown] = httpx.get(f"{served.url}/v1/evidence", timeout=PATIENCE_S).json()["data"]
     assert sum(count["checked"] for count in shown["parity"]) == 2
     assert sum(count["mismatched"] for count in shown["parity"]) == 2
 
@@ -42,9 +41,9 @@ def test_gateway_stops_at_once_in_the_middle_of_a_replay(
     served = gateway(manifest_text([plain.url], [speculative.url], policy=", parityShare: 1"))
     plain.pace_s = 2.0
     body = chat("tokens=12 gap", temperature=0, stream=True)
-    assert httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=SPECULATE, timeout=WAIT_S).is_success
+    assert httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=SPECULATE, timeout=PATIENCE_S).is_success
     eventually(lambda: len(plain.requests) == 1)
     started_s = time.monotonic()
     served.stop()
     assert time.monotonic() - started_s < 10  # what is left of the replay takes longer
-    assert plain.cancelled.wait(WAIT_S)
+    assert plain.cancelled.wait(PATIENCE_S)

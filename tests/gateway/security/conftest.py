@@ -7,20 +7,15 @@ import asyncio
 import contextlib
 import http.server
 import ssl
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
-import httpx
 import pytest
 import trustme
 
 from tests.support.threaded_server import ThreadedServer
-
-WAIT_S = 30.0
 
 
 class TlsFront(ThreadedServer):
@@ -130,21 +125,3 @@ def collector() -> Iterator[tuple[str, list[bytes]]]:
     yield f"http://127.0.0.1:{server.server_address[1]}", _Spans.got
     server.shutdown()
     server.server_close()
-
-
-@pytest.fixture(scope="session")
-def wait_live() -> Callable[[httpx.Client, subprocess.Popen[bytes]], None]:
-    """Waits until the gateway that `child` runs answers `client`."""
-
-    def wait(client: httpx.Client, child: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                if client.get("/health/live").status_code == 200:
-                    return
-            except httpx.TransportError:
-                assert child.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-    return wait

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ from slipstream_core.errors import CommandError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_gateway.server.serve import check_apart
 
-WAIT_S = 30.0
+from tests.support.gateway_process import wait_live
+from tests.support.polling import PATIENCE_S
+
 ADMIN_PATHS = ("/metrics", "/v1/evidence")
 TRICKS = (
     "//metrics",
@@ -60,7 +61,7 @@ class Sides:
             lines.append("content-type: application/json")
         if not any(line.lower().startswith("host:") for line in headers):
             lines.append(f"host: 127.0.0.1:{port}")
-        with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
             connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
             answer = b""
             while part := connection.recv(65536):
@@ -68,15 +69,7 @@ class Sides:
         return int(answer.split(maxsplit=2)[1])
 
     def wait_live(self) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                if self.ask(self.public, "/health/live") == self.ask(self.admin, "/health/live") == 200:
-                    return
-            except OSError:
-                assert self.child.poll() is None, self.child.stderr and self.child.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_live(self.child, *(f"http://127.0.0.1:{port}/health/live" for port in (self.public, self.admin)))
 
 
 @pytest.fixture(scope="module", params=["1", "2"], ids=["one worker", "two workers"])
@@ -87,7 +80,7 @@ def sides(request: Any, tmp_path_factory: Any, free_ports: Callable[[int], list[
         yield started
     finally:
         started.child.terminate()
-        started.child.communicate(timeout=WAIT_S)
+        started.child.communicate(timeout=PATIENCE_S)
 
 
 def test_each_path_exists_on_its_side_alone(sides: Sides) -> None:
@@ -124,7 +117,7 @@ def test_no_header_moves_a_request_to_the_other_side(sides: Sides) -> None:
 def test_public_side_explains_without_what_others_requests_taught(sides: Sides) -> None:
     body = {"model": "slipstream-embedded", "messages": [{"role": "user", "content": "Summarize: the cat sat."}]}
     public, admin = (
-        httpx.post(f"http://127.0.0.1:{port}/v1/route", json=body, timeout=WAIT_S).json()
+        httpx.post(f"http://127.0.0.1:{port}/v1/route", json=body, timeout=PATIENCE_S).json()
         for port in (sides.public, sides.admin)
     )
     assert set(admin) - set(public) == {"detail", "numbers"}
@@ -139,17 +132,10 @@ def test_public_port_says_where_each_side_is(tmp_path: Path) -> None:
         public, admin = child.stderr.readline(), child.stderr.readline()
         assert public.startswith("slipstream gateway on http://127.0.0.1:")
         assert admin.startswith("admin paths on http://127.0.0.1:")
-        deadline = time.monotonic() + WAIT_S
-        while True:  # bound and listening before the workers are there: the connection waits
-            try:
-                status = httpx.get(f"{admin.split()[-1]}/metrics", timeout=WAIT_S).status_code
-                break
-            except httpx.TransportError:
-                assert time.monotonic() < deadline
-        assert status == 200
+        wait_live(child, f"{admin.split()[-1]}/metrics")  # its sockets listen before its workers run
     finally:
         child.terminate()
-        child.communicate(timeout=WAIT_S)
+        child.communicate(timeout=PATIENCE_S)
 
 
 def test_two_sides_on_one_port_number_are_refused_and_named() -> None:
@@ -200,4 +186,4 @@ def test_hosts_are_asked_for_where_only_this_machine_listens(
             assert started.ask(started.admin, "/metrics", f"host: {host}") == status
     finally:
         started.child.terminate()
-        started.child.communicate(timeout=WAIT_S)
+        started.child.communicate(timeout=PATIENCE_S)

@@ -19,7 +19,8 @@ from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules, may_name_variable
 from slipstream_tools.cli import main
 
-WAIT_S = 15.0
+from tests.support.polling import PATIENCE_S
+
 METADATA = (
     "http://169.254.169.254",
     "http://169.254.169.254:80/latest/meta-data",
@@ -213,7 +214,7 @@ def test_pair_with_a_refused_server_is_down_and_the_others_are_not(
 
 
 def _ask(started: Any, body: Any) -> httpx.Response:
-    return httpx.post(f"{started.url}/v1/chat/completions", json=body, timeout=WAIT_S)
+    return httpx.post(f"{started.url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("address", ["http://user:secret@host", "http://user@host", "ftp://host", "file:///etc/passwd"])
@@ -264,7 +265,7 @@ def test_headers_on_the_list_go_on_and_no_others(
     url = f"{started.url}/v1/chat/completions"
     for stream in (False, True):
         body = chat("tokens=2", stream=stream)
-        assert httpx.post(url, json=body, headers=headers, timeout=WAIT_S).status_code == 200
+        assert httpx.post(url, json=body, headers=headers, timeout=PATIENCE_S).status_code == 200
         assert server.headers[-1]["x-tenant"] == "blue"
         assert not {"x-other", "cookie", "proxy-authorization"} & set(server.headers[-1])
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import httpx
 
-WAIT_S = 30.0
+from tests.support.gateway_process import wait_live
+from tests.support.polling import PATIENCE_S
+
 PROMPT = "canary-prompt-7f3a"
 WRONG_KEY = "sk-canary-wrong-key-11d0"
 UPSTREAM_KEY = "canary-upstream-key-52be"
@@ -21,7 +23,7 @@ REDIS_PASSWORD = "canary-redis-password-93aa"
 
 def new_key(file: Path, *rights: str) -> str:
     command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(file), *rights]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
     return done.stdout.strip().splitlines()[-1].split()[-1]
 
 
@@ -49,7 +51,6 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
     manifest_text: Callable[..., str],
     chat: Callable[..., dict[str, Any]],
     collector: tuple[str, list[bytes]],
-    wait_live: Callable[..., None],
 ) -> None:
     keys, audit, log = tmp_path / "keys.json", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
     key, server = new_key(keys, "--name", "team", "--admin"), openai_server()
@@ -69,8 +70,8 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
     with log.open("wb") as written:
         child = subprocess.Popen(command, stdout=written, stderr=written, env={**os.environ, **secrets})
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
-                wait_live(client, child)
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
+                wait_live(child, "/health/live", get=client.get)
                 for path, body, credential in requests(key, chat):
                     headers = {"authorization": f"Bearer {credential}"}
                     answers.append(client.post(path, json=body, headers=headers))
@@ -78,7 +79,7 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
                 metrics = client.get("/metrics", headers=admin).text + client.get("/v1/evidence", headers=admin).text
         finally:
             child.terminate()
-            child.communicate(timeout=WAIT_S)
+            child.communicate(timeout=PATIENCE_S)
     assert {200, 400, 401, 404, 502, 503} <= {answer.status_code for answer in answers}
     assert server.headers[0]["authorization"] == f"Bearer {UPSTREAM_KEY}"  # the upstream's own, never the client's
     decisions = [json.loads(line) for line in audit.read_text().splitlines()]

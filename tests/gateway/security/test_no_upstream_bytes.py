@@ -21,9 +21,10 @@ from tests.gateway.security.broken_servers import (
     BrokenTriton,
     started,
 )
+from tests.support.gateway_process import wait_live
+from tests.support.polling import PATIENCE_S
 from tests.support.threaded_server import ThreadedServer
 
-WAIT_S = 30.0
 PAIR = """
 apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair
@@ -59,7 +60,6 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
     http_server: ThreadedServer,
     triton: ThreadedServer,
     collector: tuple[str, list[bytes]],
-    wait_live: Callable[..., None],
 ) -> None:
     manifest, audit, log = tmp_path / "pairs.yaml", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
     pairs = [
@@ -77,8 +77,8 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
     with log.open("wb") as written:
         child = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
-                wait_live(client, child)
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
+                wait_live(child, "/health/live", get=client.get)
                 for model, kinds in (("web", HTTP_ANSWERS), ("triton", GRPC_ANSWERS)):
                     for kind in kinds:
                         for stream in (False, True):
@@ -86,7 +86,7 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
                 metrics = client.get("/metrics").content + client.get("/v1/evidence").content
         finally:
             child.terminate()
-            child.communicate(timeout=WAIT_S)
+            child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 0
     failed = [json.loads(line).get("status") for line in audit.read_text().splitlines()]
     assert failed.count("upstream_failed") > len(HTTP_ANSWERS)  # the servers were asked, and not believed

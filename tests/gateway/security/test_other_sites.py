@@ -11,8 +11,8 @@ import pytest
 from slipstream_core.settings import AccessSettings
 
 from tests.support.browser import chromium
+from tests.support.polling import PATIENCE_S
 
-WAIT_S = 15.0
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/route")
 BODY = b'{"model": "acme", "prompt": "tokens=1"}'
 JSON = {"content-type": "application/json"}
@@ -32,7 +32,7 @@ def url(gateway: Callable[..., Any], manifest_text: Callable[..., str], upstream
 def ask(url: str, *, path: str = "/v1/completions", **headers: str) -> httpx.Response:
     """A POST with these headers and no content type of its own."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return httpx.post(f"{url}{path}", content=BODY, headers=named, timeout=WAIT_S)
+    return httpx.post(f"{url}{path}", content=BODY, headers=named, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -7,7 +7,6 @@ import datetime
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,11 @@ from slipstream_tools.up.processes import Child
 from slipstream_tools.up.triton_install import find_triton, link_libraries, triton_environment
 
 from tests.support.hanging_files import replace_by_fifo
-
-WAIT_S = 30.0
+from tests.support.polling import PATIENCE_S, eventually, soon
 
 
 def ask(gateway: Any, body: dict[str, Any]) -> httpx.Response:
-    return httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=WAIT_S)
+    return httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
 
 
 def test_server_with_both_certificates_is_talked_to(
@@ -89,10 +87,7 @@ def test_new_files_are_used_without_a_restart(
     old.ca.write_bytes(theirs.ca.read_bytes())
     old.certificate.write_bytes(new.certificate.read_bytes())  # half done: the key does not fit, nothing is used
     old.key.write_bytes(new.key.read_bytes())
-    deadline = time.monotonic() + WAIT_S
-    while ask(started, chat("tokens=2")).status_code != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    eventually(lambda: ask(started, chat("tokens=2")).status_code == 200, "the new files are used")
 
 
 def test_files_that_are_not_usable_are_named(certificates: Any, tmp_path: Path) -> None:
@@ -154,13 +149,14 @@ def tls_triton(
         log_path=tmp_path / "triton.log",
         env={**os.environ, **triton_environment(install, libraries)},
     )
-    deadline = time.monotonic() + WAIT_S
-    while "Started GRPCInferenceService" not in (tmp_path / "triton.log").read_text():
+
+    def is_ready() -> bool:
         assert child.exit_status() is None, child.log_tail()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return "Started GRPCInferenceService" in (tmp_path / "triton.log").read_text()
+
+    eventually(is_ready, "Triton's gRPC service", seen=child.log_tail)
     yield port, ours, theirs
-    child.stop(timeout_s=WAIT_S)
+    child.stop(timeout_s=PATIENCE_S)
 
 
 async def test_triton_over_mutual_tls(tls_triton: tuple[int, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,8 +197,6 @@ async def test_a_fifo_in_the_place_of_a_file_is_said_and_what_was_read_before_st
     tls = UpstreamTls(TlsSettings(ca=theirs.ca))
     watching = asyncio.create_task(tls.watch(lambda: None, interval_s=0.01))
     replace_by_fifo(theirs.ca)
-    async with asyncio.timeout(WAIT_S):
-        while "the last good files stay" not in caplog.text:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.01)
+    await soon(lambda: "the last good files stay" in caplog.text, "a log line about the FIFO")
     watching.cancel()
     assert f"{theirs.ca}: it is a FIFO, a regular file is needed" in caplog.text

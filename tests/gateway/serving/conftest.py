@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.serving.gateway_process import Process
 from tests.support.breaking_network import BreakingNetwork
+from tests.support.gateway_process import Process
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from typing import Any
 
 from tests.support.polling import eventually
 
-WAIT_S = 30.0
 TEXT = ", resume: text"
 SCRIPT = "tokens=99999 gap=0.02"  # it goes on until its server is stopped
 REST = "w0 w1 w2 "  # what a server says that goes on with it

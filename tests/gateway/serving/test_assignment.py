@@ -21,9 +21,9 @@ from slipstream_tools.gateway import options as gateway_options
 from slipstream_tools.gateway.options.checks import secret_of
 from slipstream_tools.up.assignment_secret import demo_request_id, secret_options
 
-from tests.gateway.serving.gateway_process import Process
+from tests.support.gateway_process import Process
+from tests.support.polling import PATIENCE_S
 
-WAIT_S = 30.0
 IDS = [f"id-{number}" for number in range(60)]
 HALF = ", confidence: 0.6, holdBackShare: 0.5"
 TEXT = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
@@ -39,7 +39,7 @@ def assigned(url: str, body: dict[str, Any], ids: list[str] = IDS) -> list[str]:
     """The reason of each request's decision, each on a connection of its own, so that any worker may answer."""
     reasons = []
     for request_id in ids:
-        answer = httpx.post(f"{url}/v1/route", json=body, headers={"x-request-id": request_id}, timeout=WAIT_S)
+        answer = httpx.post(f"{url}/v1/route", json=body, headers={"x-request-id": request_id}, timeout=PATIENCE_S)
         assert answer.status_code == 200, answer.text
         reasons.append(answer.json()["reason"])
     return reasons

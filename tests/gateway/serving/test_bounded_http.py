@@ -18,15 +18,14 @@ import uvicorn
 from slipstream_gateway.server.bounds import Bounds, tune
 from slipstream_gateway.server.protocol import bounded_http
 
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
-WAIT_S = 20.0
 HASTY = Bounds(
     head_s=0.4, body_grace_s=0.3, body_rate_bytes=1000, bodies_bytes=200_000, flush_s=0.3, linger_s=0.3, pipelined=4,
     probes=frozenset({b"/health/live"}),
 )  # fmt: skip
 # For what is about no timer: a busy machine's client may take longer than HASTY allows.
-PATIENT = msgspec.structs.replace(HASTY, head_s=WAIT_S, body_grace_s=WAIT_S, linger_s=WAIT_S)
+PATIENT = msgspec.structs.replace(HASTY, head_s=PATIENCE_S, body_grace_s=PATIENCE_S, linger_s=PATIENCE_S)
 
 
 class App:
@@ -76,9 +75,9 @@ def serving(app: App, bounds: Bounds = PATIENT, **more: Any) -> Iterator[tuple[C
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    yield lambda: socket.create_connection(listener.getsockname(), timeout=WAIT_S), server
+    yield lambda: socket.create_connection(listener.getsockname(), timeout=PATIENCE_S), server
     server.should_exit = True
-    thread.join(WAIT_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -144,7 +143,7 @@ def test_a_body_without_pace_gets_408_and_its_request_ends(connect: Connect, app
         408,
         "The request body comes too slowly: after 0.3 s at least 1000 bytes per second are expected.",
     )
-    assert app.left.wait(WAIT_S)
+    assert app.left.wait(PATIENCE_S)
 
 
 def test_a_slow_body_with_a_pace_may_take_its_time(app: App) -> None:
@@ -162,10 +161,7 @@ def test_bodies_share_one_budget_which_comes_back(connect_patiently: Connect, ap
     connect, half = connect_patiently, b"a" * 120_000
     with connect() as first:
         first.sendall(head("content-length: 130000") + half)
-        deadline = time.monotonic() + WAIT_S
-        while app.came_bytes < len(half):  # else the second one's part may come before it
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: app.came_bytes >= len(half), "the first half")  # else the second client's may come first
         with connect() as second:
             second.sendall(head("content-length: 120001") + half)
             answer = second.recv(4096)
@@ -207,10 +203,7 @@ def test_a_client_that_does_not_read_is_cut_off(connect: Connect, app: App) -> N
         client.sendall(head(line="GET / HTTP/1.0"))
         assert not app.left.wait(2 * HASTY.flush_s)  # it pushes back: what was written is bounded
         client.shutdown(socket.SHUT_WR)  # the server hangs up, what it wrote is not taken
-        deadline = time.monotonic() + WAIT_S
-        while (error := client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) == 0:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        error = eventually(lambda: client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "an error of the socket")
     assert error == errno.ECONNRESET
 
 
@@ -230,11 +223,9 @@ def test_a_client_that_leaves_takes_its_requests_along(app: App, reset: bool) ->
             client.sendall(head("content-length: 5") + b"ab")
             if reset:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert app.left.wait(WAIT_S)
-        deadline = time.monotonic() + WAIT_S
-        while server.server_state.connections or server.server_state.tasks:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        assert app.left.wait(PATIENCE_S)
+        state = server.server_state
+        eventually(lambda: not (state.connections or state.tasks), "no connection and no task")
 
 
 @contextmanager
@@ -293,7 +284,7 @@ def is_closed(client: socket.socket) -> bool:
     except ConnectionResetError:
         return True
     finally:
-        client.settimeout(WAIT_S)
+        client.settimeout(PATIENCE_S)
 
 
 def test_idle_connections_make_room_for_others_the_idlest_first(app: App) -> None:
@@ -326,7 +317,7 @@ def test_an_idle_client_gets_all_of_its_answer_where_another_can_make_room(app: 
     bounds = msgspec.structs.replace(PATIENT, unsent_bytes=64 * 1024 * 1024)  # the answer is written, and waits
     with serving(app, bounds, limit_concurrency=3, timeout_keep_alive=60) as (connect, _), connect() as slow:
         slow.sendall(head(line="GET / HTTP/1.1"))
-        assert app.left.wait(WAIT_S)
+        assert app.left.wait(PATIENCE_S)
         app.stream = 0
         with connect() as younger, connect() as other:
             assert b"200 OK" in answered(other)
@@ -344,7 +335,7 @@ def test_an_idle_client_that_has_not_read_its_answer_makes_room_too(app: App) ->
     with serving(app, bounds, limit_concurrency=2) as (connect, server), connect() as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lazy.sendall(head(line="GET / HTTP/1.1"))
-        assert app.left.wait(WAIT_S)
+        assert app.left.wait(PATIENCE_S)
         app.stream = 0
         with connect() as other:
             assert b"200 OK" in answered(other)

@@ -28,11 +28,10 @@ from slipstream_core.manifest.kill_switch import KillFile
 from slipstream_gateway.sources.cluster.snapshot import read_snapshot
 from slipstream_tools.cli import main
 
-from tests.gateway.serving.gateway_process import Process, stream, workers_that_serve
+from tests.support.gateway_process import Process, stream, workers_that_serve
 from tests.support.hanging_files import leased, replace_by_fifo
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
-WAIT_S = 30.0
 LATE = "the file system did not answer within 5 s"
 
 
@@ -85,7 +84,7 @@ def test_a_manifest_that_cannot_be_opened_stops_a_start_within_the_deadline(tmp_
     manifest.write_bytes(EMBEDDED_MANIFEST.read_bytes())
     command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", "0"]
     with leased(manifest):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stderr) == (2, f"slipstream: error: {manifest}: cannot be read: {LATE}\n")
 
 
@@ -229,11 +228,11 @@ def test_files_that_become_fifos_hold_up_neither_requests_nor_the_end(
     replace_by_fifo(tmp_path / "pair.yaml")
     replace_by_fifo(tmp_path / "pair.yaml.kills.json")
     for _ in range(20):
-        answer = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=WAIT_S)
+        answer = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=PATIENCE_S)
         assert answer.status_code == 200
         time.sleep(0.02)  # each time the files are looked at
     process.child.send_signal(signal.SIGTERM)
-    _, log = process.child.communicate(timeout=WAIT_S)
+    _, log = process.child.communicate(timeout=PATIENCE_S)
     assert process.child.returncode == 0
     for name in ("pair.yaml", "pair.yaml.kills.json"):
         assert log.count(f"{tmp_path / name}: cannot be read: it is a FIFO, a regular file is needed") == workers
@@ -252,7 +251,7 @@ def test_a_second_signal_ends_a_gateway_that_drains(
         eventually(lambda: _is_refused(process))
         assert process.child.poll() is None
         process.child.send_signal(number)
-        process.child.wait(WAIT_S)
+        process.child.wait(PATIENCE_S)
 
 
 def test_a_kill_switch_whose_file_hangs_is_said_and_holds_up_no_end(
@@ -264,11 +263,11 @@ def test_a_kill_switch_whose_file_hangs_is_said_and_holds_up_no_end(
         fcntl.flock(lock, fcntl.LOCK_EX)
         headers = {"x-slipstream-console": "1"}
         url = f"{process.url}/admin/kills/pair"
-        answer = httpx.post(url, json={"by": "Ada"}, headers=headers, timeout=WAIT_S)
+        answer = httpx.post(url, json={"by": "Ada"}, headers=headers, timeout=PATIENCE_S)
         assert answer.is_error
         assert f"the kill switch cannot be stored: {LATE}" in answer.text
         process.child.send_signal(signal.SIGTERM)
-        process.child.wait(WAIT_S)
+        process.child.wait(PATIENCE_S)
 
 
 def _is_refused(process: Process) -> bool:

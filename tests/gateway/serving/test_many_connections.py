@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-WAIT_S = 30.0
+from tests.support.polling import PATIENCE_S
+
 IDLE = 2_100
 _HELD = 4_096
 
@@ -36,12 +37,12 @@ def test_idle_connections_of_one_client_keep_no_other_one_out(
     many_files: None,
 ) -> None:
     gateway = start(manifest_text([openai_server().url]))
-    with ExitStack() as stack, httpx.Client(base_url=gateway.url, timeout=WAIT_S) as known:
+    with ExitStack() as stack, httpx.Client(base_url=gateway.url, timeout=PATIENCE_S) as known:
         assert known.get("/v1/models").status_code == 200
         for _ in range(IDLE):
-            stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=WAIT_S))
+            stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S))
         for _ in range(3):
-            answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=chat("tokens=1"), timeout=WAIT_S)
+            answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=chat("tokens=1"), timeout=PATIENCE_S)
             assert answer.status_code == 200
         assert known.get("/v1/models").status_code == 200
 
@@ -53,7 +54,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(
     gateway = start(manifest_text([openai_server().url]), "--workers", workers, open_files=(512, 6_000))
     assert _limits(gateway.child.pid) == ("6000", "6000")
     gateway.child.terminate()
-    _, log = gateway.child.communicate(timeout=WAIT_S)
+    _, log = gateway.child.communicate(timeout=PATIENCE_S)
     assert "open files" not in log
 
 
@@ -63,7 +64,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_said(
     gateway = start(manifest_text([openai_server().url]), "--max-queued", "100", open_files=(512, 600))
     assert _limits(gateway.child.pid) == ("600", "600")
     gateway.child.terminate()
-    _, log = gateway.child.communicate(timeout=WAIT_S)
+    _, log = gateway.child.communicate(timeout=PATIENCE_S)
     [line] = [line for line in log.splitlines() if "open files" in line]
     assert "open files are limited to 600, and a worker may need" in line
     assert "raise the hard limit (ulimit -Hn), or lower --max-in-flight (512) and --max-queued (100)" in line

@@ -12,14 +12,13 @@ import httpx
 import pytest
 from slipstream_core.settings import HealthSettings, Limits, OverloadSettings
 
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
-WAIT_S = 15.0
 Make = Callable[..., Any]
 
 
-CLIENT = httpx.Client(timeout=WAIT_S)  # one for all: each costs more than the requests that are sent here
+CLIENT = httpx.Client(timeout=PATIENCE_S)  # one for all: each costs more than the requests that are sent here
 
 
 def post(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:
@@ -83,7 +82,7 @@ def test_deadline_ends_a_stream_with_an_error_event_and_its_work_upstream(
     answer = post(served.url, chat("tokens=99999 gap=0.05", stream=True), x_request_timeout="3")
     events = [line[6:] for line in answer.text.split("\n\n") if line]
     assert json.loads(events[-1])["error"]["code"] == "deadline_exceeded"
-    assert server.cancelled.wait(WAIT_S)
+    assert server.cancelled.wait(PATIENCE_S)
 
 
 def test_bad_timeouts_are_refused_by_name_and_value(
@@ -101,7 +100,7 @@ def test_who_finds_no_place_is_told_when_to_come_back_and_no_one_waits_beyond_a_
     gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
 ) -> None:
     server = openai_server()
-    limits = Limits(max_in_flight=1, max_queued=1, queue_timeout_s=WAIT_S)
+    limits = Limits(max_in_flight=1, max_queued=1, queue_timeout_s=PATIENCE_S)
     served = gateway(manifest_text([server.url]), limits=limits)
     assert post(served.url, chat("slow=0.3")).status_code == 200  # so that there is a rate to go by
     body = chat("tokens=99999 gap=0.05", stream=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,8 @@ import httpx
 import pytest
 from slipstream_core.settings import AccessSettings, Limits, OverloadSettings
 
-WAIT_S = 60.0
+from tests.support.polling import PATIENCE_S, eventually
+
 PLACES = 20
 # Both arms are full of what the other does not do: plain streams that never end, and short answers with drafts.
 MANIFEST = """
@@ -50,7 +50,7 @@ class Client:
     """Asks with a key."""
 
     def __init__(self, url: str, key: str, stack: contextlib.ExitStack) -> None:
-        self._http = stack.enter_context(httpx.Client(base_url=url, timeout=WAIT_S))
+        self._http = stack.enter_context(httpx.Client(base_url=url, timeout=PATIENCE_S))
         self._http.headers["authorization"] = f"Bearer {key}"
         self._stack = stack
 
@@ -82,10 +82,11 @@ class Stand:
 
     def until(self, **admission: float) -> None:
         """Waits for the admission's metrics of those names to have those values."""
-        end_s = time.monotonic() + WAIT_S
-        while any(self._served.metric(f"slipstream_admission_{name}") != value for name, value in admission.items()):
-            assert time.monotonic() < end_s, f"it never came to {admission}"
-            time.sleep(0.01)
+
+        def metrics() -> dict[str, float]:
+            return {name: self._served.metric(f"slipstream_admission_{name}") for name in admission}
+
+        eventually(lambda: metrics() == admission, str(admission), seen=metrics)
 
     def refused(self) -> float:
         return float(self._served.metric("slipstream_admission_refused_total", cause="queue_full"))
@@ -100,7 +101,7 @@ class Stand:
 def make_keys(path: Path) -> dict[str, str]:
     def make(*options: str) -> str:
         command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(path), *options]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S).stdout.strip()
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout.strip()
 
     return {"normal": make(), "low": make("--priority", "low"), "admin": make("--admin")}
 
@@ -113,7 +114,7 @@ def stand(
     served = gateway(
         MANIFEST.format(plain=openai_server().url, triton=triton_endpoint),
         access=AccessSettings(keys=tmp_path / "keys.json"),
-        limits=Limits(max_in_flight=PLACES, max_queued=2, queue_timeout_s=WAIT_S),
+        limits=Limits(max_in_flight=PLACES, max_queued=2, queue_timeout_s=PATIENCE_S),
         overload=OverloadSettings(adaptive=False),
     )
     served.headers["authorization"] = f"Bearer {keys['admin']}"
@@ -141,15 +142,15 @@ def test_as_load_rises_drafts_shrink_then_end_then_low_priority_waits_then_it_is
     later = stand.waiting(stand.normal.hold, queued=2)
     assert stand.low.ask().status_code == 429  # the queue has an end
     held.pop().close()
-    assert later.result(WAIT_S).headers["x-slipstream-arm"] == "plain"
+    assert later.result(PATIENCE_S).headers["x-slipstream-arm"] == "plain"
     assert not low.done()
 
     # Another of its kind fills the queue, and the next one is let in at the low one's cost.
     others = [stand.waiting(stand.normal.ask, queued=2)]
     refused = stand.refused()
     others.append(stand.waiting(stand.normal.ask, queued=2))
-    assert low.result(WAIT_S).status_code == 429
+    assert low.result(PATIENCE_S).status_code == 429
     assert stand.refused() == refused + 1
     for holder in held:
         holder.close()
-    assert [other.result(WAIT_S).status_code for other in others] == [200, 200]
+    assert [other.result(PATIENCE_S).status_code for other in others] == [200, 200]

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,10 @@ import psutil
 import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
-from tests.gateway.serving.gateway_process import Process, read_all, stream, workers_of
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
-from tests.support.polling import eventually
+from tests.support.gateway_process import Process, read_all, stream, workers_of
+from tests.support.polling import PATIENCE_S, eventually
 
-WAIT_S = 30.0
 NO_VARIABLES: Mapping[str, str] = {}
 
 
@@ -32,7 +30,7 @@ NO_VARIABLES: Mapping[str, str] = {}
 def streaming(process: Process, body: dict[str, Any]) -> Iterator[Reading]:
     """A stream that has begun."""
     url = f"{process.url}/v1/chat/completions"
-    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=WAIT_S) as response:
+    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=PATIENCE_S) as response:
         reading = Reading(response.iter_lines())
         reading.begin()
         yield reading
@@ -41,7 +39,7 @@ def streaming(process: Process, body: dict[str, Any]) -> Iterator[Reading]:
 def is_refused(process: Process) -> bool:
     """Whether nobody can connect any more."""
     try:
-        socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S).close()
+        socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S).close()
     except ConnectionRefusedError:
         return True
     except ConnectionResetError:
@@ -60,7 +58,7 @@ def test_sigterm_stops_accepting_finishes_streams_and_exits_0(
     answer = first + read_all(connection)
     assert b"w29 " in answer
     assert b"data: [DONE]" in answer
-    assert process.child.wait(WAIT_S) == 0
+    assert process.child.wait(PATIENCE_S) == 0
 
 
 def test_drain_limit_ends_streams_with_an_error_event(
@@ -74,8 +72,8 @@ def test_drain_limit_ends_streams_with_an_error_event(
     answer = first + read_all(connection)
     assert b"shutting down" in answer
     assert b"[DONE]" not in answer
-    assert process.child.wait(WAIT_S) == 0
-    assert server.cancelled.wait(WAIT_S)
+    assert process.child.wait(PATIENCE_S) == 0
+    assert server.cancelled.wait(PATIENCE_S)
 
 
 def test_sigterm_while_a_stream_looks_for_a_server_lets_it_go_on_to_its_end(
@@ -90,7 +88,7 @@ def test_sigterm_while_a_stream_looks_for_a_server_lets_it_go_on_to_its_end(
         held.stop()
         text, error, done = reading.rest()
     assert (text, error, done) == (committed(left) + REST, None, True)
-    assert process.child.wait(WAIT_S) == 0
+    assert process.child.wait(PATIENCE_S) == 0
 
 
 def test_drain_limit_ends_a_stream_that_looks_for_a_server_with_an_error_event(
@@ -104,9 +102,9 @@ def test_drain_limit_ends_a_stream_that_looks_for_a_server_with_an_error_event(
         text, error, done = reading.rest()
     assert text == committed(held)
     assert ("shutting down" in error["message"], done) == (True, False)
-    assert held.cancelled.wait(WAIT_S)
+    assert held.cancelled.wait(PATIENCE_S)
     assert not left.requests
-    _, log = process.child.communicate(timeout=WAIT_S)
+    _, log = process.child.communicate(timeout=PATIENCE_S)
     assert process.child.returncode == 0
     assert "Traceback" not in log
 
@@ -116,16 +114,14 @@ def test_half_a_body_at_the_end_gets_503_and_no_traceback(
     start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, path: str
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--drain", "1")
-    with socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S) as connection:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S) as connection:
         head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         connection.sendall(f"{head}content-length: 1000\r\n\r\n{{".encode())
-        deadline = time.monotonic() + WAIT_S
         url = f"{process.url}/metrics"
-        while "slipstream_requests" not in httpx.get(url, timeout=WAIT_S).text:  # the body's head has been seen
-            assert time.monotonic() < deadline
+        eventually(lambda: "slipstream_requests" in httpx.get(url, timeout=PATIENCE_S).text, "the request's head")
         process.child.send_signal(signal.SIGTERM)
         assert b"503" in read_all(connection).split(b"\r\n")[0]
-    _, log = process.child.communicate(timeout=WAIT_S)
+    _, log = process.child.communicate(timeout=PATIENCE_S)
     assert process.child.returncode == 0
     assert "Traceback" not in log
 
@@ -135,26 +131,21 @@ def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
     family = psutil.Process(process.child.pid)
-    deadline = time.monotonic() + WAIT_S
-    sent = 0
-    totals: set[float] = set()
-    while sent < 12 or len(totals) != 1:
-        assert time.monotonic() < deadline
-        if sent < 12:
-            response = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=WAIT_S)
-            assert response.status_code == 200
-            sent += 1
-            continue
-        totals = set()
-        for _ in range(6):  # new connections, so that both workers get to answer
-            text = httpx.get(f"{process.url}/metrics", timeout=WAIT_S).text
-            rows = [line for line in text.splitlines() if line.startswith("slipstream_requests_total")]
-            totals.add(sum(float(row.rpartition(" ")[2]) for row in rows))
-    assert totals == {12.0}
+    for _ in range(12):
+        response = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=PATIENCE_S)
+        assert response.status_code == 200
+
+    def total() -> float:
+        text = httpx.get(f"{process.url}/metrics", timeout=PATIENCE_S).text
+        rows = [line for line in text.splitlines() if line.startswith("slipstream_requests_total")]
+        return sum(float(row.rpartition(" ")[2]) for row in rows)
+
+    # Six new connections, so that both workers get to answer.
+    eventually(lambda: {total() for _ in range(6)} == {12.0}, "twelve requests in the metrics of both", seen=total)
     workers = family.children(recursive=True)
     process.child.send_signal(signal.SIGTERM)
-    assert process.child.wait(WAIT_S) == 0
-    assert psutil.wait_procs(workers, timeout=WAIT_S)[1] == []
+    assert process.child.wait(PATIENCE_S) == 0
+    assert psutil.wait_procs(workers, timeout=PATIENCE_S)[1] == []
 
 
 def test_worker_that_dies_while_the_manifest_is_bad_comes_back_with_the_last_good_one(
@@ -167,10 +158,10 @@ def test_worker_that_dies_while_the_manifest_is_bad_comes_back_with_the_last_goo
         worker.kill()
     eventually(lambda: len(set(workers_of(process)) - set(old)) == 2)
     process.wait_live()
-    response = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=WAIT_S)
+    response = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=PATIENCE_S)
     assert response.status_code == 200
     process.child.send_signal(signal.SIGTERM)
-    _, log = process.child.communicate(timeout=WAIT_S)
+    _, log = process.child.communicate(timeout=PATIENCE_S)
     assert process.child.returncode == 0
     assert "the last good one stays: pair.yaml: document 1: kind: must be ModelPair or SpeculationPolicy" in log
     assert "Traceback" not in log
@@ -190,7 +181,7 @@ def test_workers_that_cannot_start_end_the_gateway_with_an_error(
         [kept] = Path(private).glob("*/last-good.yaml")
         kept.unlink()  # nothing is left to start with
         workers_of(process)[0].kill()
-        _, log = process.child.communicate(timeout=WAIT_S)
+        _, log = process.child.communicate(timeout=PATIENCE_S)
     assert process.child.returncode == 1
     assert log.splitlines()[-1].startswith("slipstream: error: a worker failed to start")
 
@@ -207,7 +198,7 @@ def test_worker_that_dies_is_replaced_at_once_also_while_another_hangs(
     finally:
         hung.resume()
     process.child.send_signal(signal.SIGTERM)
-    assert process.child.wait(WAIT_S) == 0
+    assert process.child.wait(PATIENCE_S) == 0
 
 
 def test_sigterm_with_workers_refuses_connections_while_streams_finish(
@@ -221,7 +212,7 @@ def test_sigterm_with_workers_refuses_connections_while_streams_finish(
     assert process.child.poll() is None
     answer = first + read_all(connection)
     assert b"w59 " in answer
-    assert process.child.wait(WAIT_S) == 0
+    assert process.child.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("piece", [500, 1024 * 1024])
@@ -229,19 +220,19 @@ def test_endless_head_is_refused(
     start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, piece: int
 ) -> None:
     process = start(manifest_text([openai_server().url]))
-    with socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S) as connection:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S) as connection:
         sent = b"GET /health/live HTTP/1.1\r\n" + b"x: %s\r\n" % (b"y" * 80) * 850 + b"\r\n"
         with contextlib.suppress(ConnectionError):
             for begin in range(0, len(sent), piece):
                 connection.sendall(sent[begin : begin + piece])
         assert connection.recv(100).startswith(b"HTTP/1.1 431 ")
-    assert httpx.get(f"{process.url}/health/live", headers={"x": "y" * 60000}, timeout=WAIT_S).status_code == 200
+    assert httpx.get(f"{process.url}/health/live", headers={"x": "y" * 60000}, timeout=PATIENCE_S).status_code == 200
 
 
 def run_cli(*arguments: str, env: Mapping[str, str] = NO_VARIABLES) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slipstream_tools.cli", *arguments]
     environment = {**os.environ, **env}
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
 
 
 def test_port_in_use_is_one_line(openai_server: Callable[..., Any], manifest_text: Any, tmp_path: Path) -> None:
@@ -332,7 +323,7 @@ def test_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
     child.stdout.close()
-    _, errors = child.communicate(timeout=WAIT_S)
+    _, errors = child.communicate(timeout=PATIENCE_S)
     assert (child.returncode, errors) == (141, "")
 
 
@@ -341,5 +332,5 @@ def test_help_imports_no_server() -> None:
         "import sys; from slipstream_tools.cli import main; main([]); "
         "print(sorted(set(sys.modules) & {'starlette', 'uvicorn', 'grpc', 'torch', 'yaml'}))"
     )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=WAIT_S, check=True)
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.strip() == "[]"

@@ -14,9 +14,7 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.triton_server import TritonServer
 
-from tests.support.polling import eventually
-
-WAIT_S = 20.0
+from tests.support.polling import PATIENCE_S, eventually
 
 
 def test_reload_under_load_drops_no_request_and_closes_what_is_no_longer_used(
@@ -28,7 +26,7 @@ def test_reload_under_load_drops_no_request_and_closes_what_is_no_longer_used(
     stop, bad = threading.Event(), []
 
     def load() -> None:
-        with httpx.Client(timeout=WAIT_S) as client:
+        with httpx.Client(timeout=PATIENCE_S) as client:
             while not stop.is_set():
                 response = client.post(url, json=chat("tokens=4 gap=0.01", stream=True))
                 if response.status_code != 200 or not response.text.endswith("[DONE]\n\n"):
@@ -45,7 +43,7 @@ def test_reload_under_load_drops_no_request_and_closes_what_is_no_longer_used(
     assert len(old.requests) <= count + 3  # those that had started with the old table
     stop.set()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
     assert bad == []
 
 
@@ -55,7 +53,7 @@ def test_running_stream_finishes_on_the_server_it_started_with(
     old, new = openai_server(), openai_server()
     served = gateway(manifest_text([old.url]))
     url = f"{served.url}/v1/chat/completions"
-    with httpx.stream("POST", url, json=chat("tokens=40 gap=0.05", stream=True), timeout=WAIT_S) as response:
+    with httpx.stream("POST", url, json=chat("tokens=40 gap=0.05", stream=True), timeout=PATIENCE_S) as response:
         lines = response.iter_lines()
         next(lines)
         served.manifest.write_text(manifest_text([new.url]))
@@ -75,7 +73,7 @@ def test_bad_manifest_leaves_the_good_one_in_place(
     served.manifest.write_text(good.replace("maxDraftTokens: 5", "maxDraftTokens: many"))
     served.manifest.write_text(good.replace(server.url, "http://host\\\\x:80"))
     time.sleep(1.2)  # two looks at the file; what is tested is that nothing happens
-    assert httpx.post(url, json=chat("tokens=1"), timeout=WAIT_S).status_code == 200
+    assert httpx.post(url, json=chat("tokens=1"), timeout=PATIENCE_S).status_code == 200
     served.manifest.write_text(good.replace("model: acme\n  max", "model: renamed\n  max"))
     eventually(
         lambda: httpx.post(url, json={**chat("tokens=1"), "model": "renamed"}).status_code == 200, "the new name"
@@ -91,14 +89,14 @@ def test_pair_that_comes_with_a_reload_goes_to_the_local_triton(
     url = f"{options.url}/v1/completions"
     gateway = GatewayProcess(options=options, run_dir=tmp_path)
     try:
-        gateway.wait_ready(timeout_s=WAIT_S)
+        gateway.wait_ready(timeout_s=PATIENCE_S)
         renamed = (
             manifest.read_text().replace("name: embedded", "name: renamed").replace("pair: embedded", "pair: renamed")
         )
         served = renamed.replace("kind: slipstream\n", "kind: slipstream\n    tritonModel: embedded\n")
         manifest.write_text(served.replace("model: slipstream-embedded", "model: new"))
         body = {"model": "new", "prompt": "Hello", "max_tokens": 2}
-        eventually(lambda: httpx.post(url, json=body, timeout=WAIT_S).status_code == 200, "an answer")
+        eventually(lambda: httpx.post(url, json=body, timeout=PATIENCE_S).status_code == 200, "an answer")
         manifest.write_text(renamed)
         eventually(lambda: "'renamed': restart" in gateway.child.log_tail(), "the warning")
     finally:

@@ -11,10 +11,9 @@ import openai
 import pytest
 from slipstream_core.settings import Deadlines
 
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. "
-WAIT_S = 15.0
 POLICY = ", confidence: 0.6, holdBackShare: 0, explorationShare: 0"
 
 
@@ -81,7 +80,9 @@ def test_decision_is_made_and_told_as_for_a_chat(served: Any) -> None:
 
 
 def test_route_explains_a_response_and_runs_nothing(served: Any, upstream: Any) -> None:
-    answer = httpx.post(f"{served.url}/v1/route", json={"model": "acme", "input": SUMMARY * 4}, timeout=WAIT_S).json()
+    answer = httpx.post(
+        f"{served.url}/v1/route", json={"model": "acme", "input": SUMMARY * 4}, timeout=PATIENCE_S
+    ).json()
     assert (answer["arm"], answer["class"]) == ("speculative", "summarization/long")
     assert upstream.requests == []
 
@@ -127,7 +128,7 @@ def test_server_is_cancelled_when_the_client_leaves(served: Any, upstream: Any) 
     stream = ask(served.url, "tokens=1000 gap=0.05", stream=True)
     next(iter(stream))
     stream.close()
-    assert upstream.cancelled.wait(WAIT_S)
+    assert upstream.cancelled.wait(PATIENCE_S)
     eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
     assert served.metric("slipstream_requests_in_flight") == 0
 

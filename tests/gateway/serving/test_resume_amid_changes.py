@@ -11,8 +11,8 @@ import httpx
 import pytest
 from slipstream_core.settings import Deadlines, Limits
 
-from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, WAIT_S, Reading, committed, hold
-from tests.support.polling import eventually
+from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
+from tests.support.polling import PATIENCE_S, eventually
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 Make = Callable[..., Any]
@@ -22,7 +22,7 @@ Make = Callable[..., Any]
 def stream(served: Any, body: dict[str, Any], **headers: str) -> Iterator[Reading]:
     """A stream that has begun."""
     url = f"{served.url}/v1/chat/completions"
-    with httpx.stream("POST", url, json=body, headers=headers, timeout=WAIT_S) as response:
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=PATIENCE_S) as response:
         assert response.headers["x-slipstream-resumable"] == "true"
         found = Reading(response.iter_lines())
         found.begin()
@@ -34,7 +34,8 @@ def swap(served: Any, text: str, reason: str) -> None:
     body = {"model": "acme", "messages": [{"role": "user", "content": "x"}]}
     served.manifest.write_text(text)
     eventually(
-        lambda: httpx.post(f"{served.url}/v1/route", json=body, timeout=WAIT_S).json().get("reason") == reason, reason
+        lambda: httpx.post(f"{served.url}/v1/route", json=body, timeout=PATIENCE_S).json().get("reason") == reason,
+        reason,
     )
 
 
@@ -44,7 +45,7 @@ def swap_away(served: Any, text: str) -> None:
     served.manifest.write_text(other.replace("model: acme\n", "model: other\n", 1))
     body = {"model": "acme", "messages": [{"role": "user", "content": "x"}]}
     eventually(
-        lambda: httpx.post(f"{served.url}/v1/route", json=body, timeout=WAIT_S).status_code == 404, "the other pair"
+        lambda: httpx.post(f"{served.url}/v1/route", json=body, timeout=PATIENCE_S).status_code == 404, "the other pair"
     )
 
 
@@ -131,7 +132,7 @@ def test_stream_of_a_pair_that_was_removed_with_its_last_server_ends_with_an_err
     gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
 ) -> None:
     servers, other = [openai_server() for _ in range(2)], openai_server()
-    deadlines = Deadlines(connect_s=WAIT_S, resume_s=1.0)
+    deadlines = Deadlines(connect_s=PATIENCE_S, resume_s=1.0)
     served = gateway(manifest_text([server.url for server in servers], policy=TEXT), deadlines=deadlines)
     with stream(served, chat(SCRIPT, stream=True)) as reading:
         held, _ = hold(servers)
@@ -153,10 +154,10 @@ def test_client_that_leaves_before_its_stream_goes_on_gives_back_its_place_and_e
     served = gateway(manifest_text([server.url for server in servers], policy=TEXT), limits=limits)
     with stream(served, chat(SCRIPT, stream=True)):
         held, [left] = hold(servers)
-    assert held.cancelled.wait(WAIT_S)
+    assert held.cancelled.wait(PATIENCE_S)
     let_go(served)
     held.slow_s = 0.0
-    assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=1"), timeout=WAIT_S).status_code == 200
+    assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=1"), timeout=PATIENCE_S).status_code == 200
     assert served.metric("slipstream_requests_total", status="cancelled") == 1
     assert served.metric("slipstream_resumed_total") == 0
     assert len(held.requests) + len(left.requests) == 2  # nobody goes on with it behind the client's back
@@ -168,7 +169,7 @@ def test_client_that_leaves_while_nobody_is_there_to_go_on_at_holds_no_server_an
     """It has taken part in two tables by then: that of its beginning, and one that it looked for servers in."""
     caplog.set_level(logging.INFO, logger="slipstream_gateway")
     servers, last = [openai_server() for _ in range(2)], openai_server()
-    deadlines = Deadlines(connect_s=WAIT_S, resume_s=600.0)
+    deadlines = Deadlines(connect_s=PATIENCE_S, resume_s=600.0)
     limits = Limits(max_in_flight=1, max_queued=0)
     served = gateway(manifest_text([server.url for server in servers], policy=TEXT), deadlines=deadlines, limits=limits)
     with stream(served, chat(SCRIPT, stream=True)):
@@ -182,4 +183,4 @@ def test_client_that_leaves_while_nobody_is_there_to_go_on_at_holds_no_server_an
     swap(served, manifest_text([last.url], policy=f"{TEXT}, killSwitch: true"), "kill_switch")
     for server in servers:
         eventually(lambda server=server: f"{server.url} is no longer used" in caplog.text, server.url)
-    assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=1"), timeout=WAIT_S).status_code == 200
+    assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=1"), timeout=PATIENCE_S).status_code == 200

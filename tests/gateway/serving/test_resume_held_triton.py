@@ -11,12 +11,12 @@ import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.settings import Deadlines, HealthSettings, OverloadSettings
 
-from tests.gateway.serving.triton_streams import SPECULATIVE, WAIT_S, Streamed, stream, undisturbed, until_decided
+from tests.gateway.serving.triton_streams import SPECULATIVE, Streamed, stream, undisturbed, until_decided
 from tests.support.breaking_network import BreakingNetwork, Cut
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
 # It waits for a silent server for as long as that takes, and no fault changes where it goes.
-DEADLINES = Deadlines(connect_s=2.0, stall_s=2 * WAIT_S, resume_s=WAIT_S)
+DEADLINES = Deadlines(connect_s=2.0, stall_s=2 * PATIENCE_S, resume_s=PATIENCE_S)
 UNMOVED = HealthSettings(unreachable_in_a_row=1_000_000, failed_in_a_row=1_000_000)
 
 

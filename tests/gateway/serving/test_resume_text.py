@@ -10,14 +10,13 @@ import httpx
 import pytest
 from slipstream_core.settings import Deadlines
 
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
-WAIT_S = 15.0
 TEXT = ", resume: text"
 
 
 def post(url: str, body: dict[str, Any], path: str = "chat/completions") -> httpx.Response:
-    return httpx.post(f"{url}/v1/{path}", json=body, timeout=WAIT_S)
+    return httpx.post(f"{url}/v1/{path}", json=body, timeout=PATIENCE_S)
 
 
 def events_of(response: httpx.Response) -> list[Any]:
@@ -99,11 +98,11 @@ def test_stream_that_falls_silent_goes_on_and_the_silent_call_is_cancelled(
     silent, other = openai_server(), openai_server()
     silent.pace_s = 60.0
     manifest = manifest_text([silent.url, other.url], policy=TEXT)
-    served = gateway(manifest, deadlines=Deadlines(connect_s=WAIT_S, stall_s=2.0))
+    served = gateway(manifest, deadlines=Deadlines(connect_s=PATIENCE_S, stall_s=2.0))
     for _ in range(2):  # they take turns
         events = events_of(post(served.url, chat("tokens=2", stream=True)))
         assert (text_of(events), events[-1]) == ("w0 w1 ", "[DONE]")
-    assert silent.cancelled.wait(WAIT_S)
+    assert silent.cancelled.wait(PATIENCE_S)
     assert served.metric("slipstream_resumed_total", cause="stalled", result="resumed") == 1
 
 
@@ -120,7 +119,7 @@ def test_client_that_leaves_while_its_stream_looks_for_a_server_leaves_nothing_b
         lines = response.iter_lines()  # kept: the end of an iterator is that of its connection
         next(lines)
         eventually(lambda: slow.requests)
-    assert slow.cancelled.wait(WAIT_S)
+    assert slow.cancelled.wait(PATIENCE_S)
     eventually(lambda: served.metric("slipstream_requests_in_flight") == 0)
     eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1)
     slow.slow_s = 0.0
@@ -135,10 +134,10 @@ def test_deadline_ends_a_stream_that_looks_for_a_server(
     slow.slow_s = 60.0
     headers = {"x-slipstream-mode": "speculative", "x-request-timeout": "4"}
     url, body = f"{served.url}/v1/chat/completions", chat("tokens=9 die=3", stream=True)
-    events = events_of(httpx.post(url, json=body, headers=headers, timeout=WAIT_S))
+    events = events_of(httpx.post(url, json=body, headers=headers, timeout=PATIENCE_S))
     assert text_of(events[:-1]) == "w0 w1 w2 "
     assert events[-1]["error"]["code"] == "deadline_exceeded"
-    assert slow.cancelled.wait(WAIT_S)
+    assert slow.cancelled.wait(PATIENCE_S)
     eventually(lambda: served.metric("slipstream_requests_in_flight") == 0)
 
 

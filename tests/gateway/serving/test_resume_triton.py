@@ -14,8 +14,8 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.settings import Deadlines, HealthSettings, OverloadSettings
 
 from tests.support.breaking_network import Cut
+from tests.support.polling import PATIENCE_S
 
-WAIT_S = 60.0
 CONNECT_S = 15.0
 PROMPT = "Summarize the call for the CRM: reason, agent actions, outcome, next step.\n\nCustomer: My invoice is wrong."
 STALL_S = 4.0  # what a busy machine's Triton may take, and is not gone
@@ -89,7 +89,7 @@ def ask(url: str, mode: str, disturb: Callable[[], None] = lambda: None, **more:
         **more,
     }
     headers = {"x-slipstream-mode": mode, "x-slipstream-draft-length": "4"}
-    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, headers=headers, timeout=WAIT_S) as response:
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE_S) as response:
         assert response.status_code == 200
         assert response.headers["x-slipstream-draft-length"] == ("4" if mode == "speculative" else "0")
         lines = response.iter_lines()
@@ -114,7 +114,7 @@ def stand(
     that is only slow: what resumes here was cut."""
     network = breaking_network(triton_endpoint)
     path = tmp_path_factory.mktemp("resume") / "pair.yaml"
-    deadlines = Deadlines(connect_s=CONNECT_S, stall_s=WAIT_S / 2)
+    deadlines = Deadlines(connect_s=CONNECT_S, stall_s=PATIENCE_S / 2)
     with run_gateway(path, embedded(network.ports), deadlines=deadlines, **STEADY) as gateway:
         yield Stand(gateway, network)
 

@@ -11,9 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
-WAIT_S = 15.0
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
 
 
@@ -30,7 +29,7 @@ class RedisServer:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(WAIT_S)
+        self.process.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -48,11 +47,11 @@ def test_gateways_learn_from_each_other_and_go_on_without_redis(
     one, other = (gateway(text, redis_url=redis_server.url) for _ in range(2))
 
     def send(to: Any) -> None:
-        answer = httpx.post(f"{to.url}/v1/chat/completions", json=chat(f"{SUMMARY} tokens=3"), timeout=WAIT_S)
+        answer = httpx.post(f"{to.url}/v1/chat/completions", json=chat(f"{SUMMARY} tokens=3"), timeout=PATIENCE_S)
         assert answer.status_code == 200
 
     def level(at: Any) -> str:
-        explained = httpx.post(f"{at.url}/v1/route", json=chat(f"{SUMMARY} tokens=3"), timeout=WAIT_S).json()
+        explained = httpx.post(f"{at.url}/v1/route", json=chat(f"{SUMMARY} tokens=3"), timeout=PATIENCE_S).json()
         return str(explained["numbers"]["output_tokens_level"])
 
     eventually(lambda: one.metric("slipstream_store_connected") == other.metric("slipstream_store_connected") == 1)

@@ -15,9 +15,7 @@ import pytest
 from slipstream_core.settings import Deadlines, Limits
 from slipstream_gateway.request.call import Call
 
-from tests.support.polling import eventually
-
-WAIT_S = 15.0
+from tests.support.polling import PATIENCE_S, eventually
 
 
 def start_stream(port: int, body: dict[str, Any]) -> socket.socket:
@@ -43,7 +41,7 @@ def test_upstream_is_cancelled_when_the_client_leaves(
     connection = start_stream(served.port, chat(script))
     assert connection.recv(1000).startswith(b"HTTP/1.1 200")
     connection.close()
-    assert upstream.cancelled.wait(WAIT_S)
+    assert upstream.cancelled.wait(PATIENCE_S)
     eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
     assert served.metric("slipstream_requests_in_flight") == 0
 
@@ -90,16 +88,16 @@ def test_slow_reader_holds_back_its_own_stream_only(
 
     eventually(stalled, "back-pressure")
     assert upstream.sent_bytes < 24_000_000  # the sockets' buffers, not the gateway's memory
-    answer = httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=3", stream=True), timeout=WAIT_S)
+    answer = httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=3", stream=True), timeout=PATIENCE_S)
     assert answer.text.endswith("data: [DONE]\n\n")
     connection.close()
-    assert upstream.cancelled.wait(WAIT_S)
+    assert upstream.cancelled.wait(PATIENCE_S)
 
 
 def test_client_that_never_reads_does_not_hold_its_place_for_ever(
     gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
 ) -> None:
-    served = gateway(manifest_text([upstream.url]), deadlines=Deadlines(connect_s=WAIT_S, total_s=5.0))
+    served = gateway(manifest_text([upstream.url]), deadlines=Deadlines(connect_s=PATIENCE_S, total_s=5.0))
     with start_stream(served.port, chat("tokens=4000 big=4000")):  # 64 MB
         eventually(lambda: served.metric("slipstream_requests_total", status="client_timeout") == 1, "the end")
         assert served.metric("slipstream_requests_in_flight") == 0
@@ -119,13 +117,13 @@ def test_beyond_the_queue_is_429_with_retry_after(
     thread.start()
 
     eventually(lambda: served.metric("slipstream_requests_queued") == 1, "one in the queue")
-    response = httpx.post(url, json=chat("x"), timeout=WAIT_S)
+    response = httpx.post(url, json=chat("x"), timeout=PATIENCE_S)
     assert response.status_code == 429
     assert int(response.headers["retry-after"]) >= 1
     assert response.json()["error"]["type"] == "rate_limit_error"
     assert served.metric("slipstream_rejections_total", error="overloaded") == 1
     running[0].close()
-    thread.join(WAIT_S)
+    thread.join(PATIENCE_S)
     assert queued[0].status_code == 200
     running[1].close()
 
@@ -136,7 +134,7 @@ def test_waiting_too_long_in_the_queue_is_429(
     served = gateway(manifest_text([upstream.url]), limits=Limits(max_in_flight=1, queue_timeout_s=0.2))
     connection = start_stream(served.port, chat("tokens=1000 gap=0.05"))
     eventually(lambda: served.metric("slipstream_requests_in_flight") == 1, "one in flight")
-    assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("x"), timeout=WAIT_S).status_code == 429
+    assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("x"), timeout=PATIENCE_S).status_code == 429
     connection.close()
     eventually(lambda: served.metric("slipstream_requests_in_flight") == 0, "the end")
-    assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("x"), timeout=WAIT_S).status_code == 200
+    assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("x"), timeout=PATIENCE_S).status_code == 200

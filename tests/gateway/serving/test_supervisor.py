@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.gateway.serving.gateway_process import Process, stream, workers_of
+from tests.support.gateway_process import Process, stream, workers_of
+from tests.support.polling import PATIENCE_S
 
-WAIT_S = 30.0
 # Its only request blocks the event loop.
 PROGRAM = """
 import socket, time, uvicorn
@@ -34,9 +34,9 @@ def test_worker_with_a_blocked_event_loop_ends_with_its_stacks() -> None:
     child = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
     port = int(child.stdout.readline())
-    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
         client.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        _, log = child.communicate(timeout=WAIT_S)
+        _, log = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 1
     assert "Timeout (0:00:02)!" in log
     assert "in block_the_loop" in log
@@ -58,7 +58,7 @@ def test_second_signal_ends_the_workers_at_once(
         with pytest.raises(subprocess.TimeoutExpired):
             process.child.wait(2.0)
         process.child.send_signal(number)
-        assert process.child.wait(WAIT_S) == 0
+        assert process.child.wait(PATIENCE_S) == 0
     assert not any(worker.is_running() for worker in workers)
 
 
@@ -68,4 +68,4 @@ def test_workers_end_if_the_supervisor_is_killed(
     process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
     workers = workers_of(process)
     process.child.kill()
-    assert psutil.wait_procs(workers, timeout=WAIT_S)[1] == []
+    assert psutil.wait_procs(workers, timeout=PATIENCE_S)[1] == []

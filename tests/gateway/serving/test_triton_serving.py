@@ -12,7 +12,7 @@ import openai
 import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE_S, eventually
 
 MODEL = "slipstream-embedded"
 SUMMARY = (
@@ -24,11 +24,10 @@ SUMMARY = (
     "Agent: The money is on its way to you: 89.90 EUR.\nCustomer: I understand.\n"
     "Agent: It should take about 3 days.\nCustomer: Great, thank you so much."
 )  # its answer is long: the tests below cut it short
-WAIT_S = 60.0
 
 
 def client(url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=WAIT_S)
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_S)
 
 
 def ask(url: str, text: str = SUMMARY, mode: str = "auto", **more: Any) -> Any:
@@ -198,7 +197,7 @@ def test_completions_take_text_and_token_ids(gateway_url: str) -> None:
 )
 def test_parameter_that_no_arm_can_honour_gets_400_naming_it(gateway_url: str, field: str, value: Any) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], field: value}
-    response = httpx.post(f"{gateway_url}/v1/chat/completions", json=body, timeout=WAIT_S)
+    response = httpx.post(f"{gateway_url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == field
 
@@ -214,9 +213,9 @@ def test_messages_that_no_arm_can_honour_get_400_naming_it(
     gateway_url: str, message: dict[str, Any], param: str
 ) -> None:
     body = {"model": MODEL, "messages": [{"role": "assistant", **message}, {"role": "user", "content": "x"}]}
-    response = httpx.post(f"{gateway_url}/v1/chat/completions", json=body, timeout=WAIT_S)
+    response = httpx.post(f"{gateway_url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
-    metrics = httpx.get(f"{gateway_url}/metrics", timeout=WAIT_S).text
+    metrics = httpx.get(f"{gateway_url}/metrics", timeout=PATIENCE_S).text
     assert 'slipstream_rejections_total{error="unsupported_parameter"}' in metrics
 
 
@@ -243,7 +242,7 @@ def test_prompt_beyond_the_context_gets_400_with_both_numbers(gateway_url: str, 
 
 def test_megabyte_word_is_an_answer_or_a_clear_error(gateway_url: str) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x" * 1_000_000}], "max_tokens": 4}
-    response = httpx.post(f"{gateway_url}/v1/chat/completions", json=body, timeout=WAIT_S)
+    response = httpx.post(f"{gateway_url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "context_length_exceeded"
 
@@ -251,7 +250,7 @@ def test_megabyte_word_is_an_answer_or_a_clear_error(gateway_url: str) -> None:
 def test_client_that_leaves_frees_the_engine(gateway_url: str) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": SUMMARY}], "stream": True, "max_tokens": 500}
     for _ in range(12):  # more than the engine decodes at once: were they not cancelled, the last would wait long
-        with httpx.stream("POST", f"{gateway_url}/v1/chat/completions", json=body, timeout=WAIT_S) as response:
+        with httpx.stream("POST", f"{gateway_url}/v1/chat/completions", json=body, timeout=PATIENCE_S) as response:
             next(response.iter_bytes())
     assert ask(gateway_url, max_tokens=4).usage.completion_tokens == 4
 
@@ -260,13 +259,13 @@ def test_deadline_of_the_client_frees_the_engine(gateway_url: str) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": SUMMARY}], "stream": True, "max_tokens": 500}
     url, headers = f"{gateway_url}/v1/chat/completions", {"x-request-timeout": "0.1"}
     for _ in range(12):  # as above
-        assert "deadline_exceeded" in httpx.post(url, json=body, timeout=WAIT_S, headers=headers).text
+        assert "deadline_exceeded" in httpx.post(url, json=body, timeout=PATIENCE_S, headers=headers).text
     assert ask(gateway_url, max_tokens=4).usage.completion_tokens == 4
 
 
 def test_metrics_tell_drafted_and_accepted_by_class_and_arm(gateway_url: str) -> None:
     ask(gateway_url, mode="speculative")
-    text = httpx.get(f"{gateway_url}/metrics", timeout=WAIT_S).text
+    text = httpx.get(f"{gateway_url}/metrics", timeout=PATIENCE_S).text
     for name in ("drafted_tokens", "accepted_tokens", "target_steps"):
         rows = [line for line in text.splitlines() if line.startswith(f"slipstream_{name}_total")]
         assert any('arm="speculative"' in row and float(row.rpartition(" ")[2]) > 0 for row in rows), name
@@ -278,6 +277,6 @@ def test_route_explains_with_numbers(gateway: Callable[..., Any], triton_endpoin
         "kind: slipstream\n", f'kind: slipstream\n    endpoints: ["grpc://{triton_endpoint}"]\n'
     )
     body = {"model": MODEL, "messages": [{"role": "user", "content": SUMMARY}]}
-    answer = httpx.post(f"{gateway(text).url}/v1/route", json=body, timeout=WAIT_S).json()
+    answer = httpx.post(f"{gateway(text).url}/v1/route", json=body, timeout=PATIENCE_S).json()
     assert answer["arm"] == "speculative"
     assert json.dumps(answer["numbers"])

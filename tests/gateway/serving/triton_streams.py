@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 
-WAIT_S = 60.0
+from tests.support.polling import PATIENCE_S, eventually
+
 SPECULATIVE = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": "2"}
 QUIET = {"x-slipstream-learn": "off"}
 # Goes on for as long as it may under greedy decoding.
@@ -54,7 +54,7 @@ class Streamed:
 def stream(served: Any, headers: dict[str, str], **more: Any) -> Any:
     """`more` goes into the body."""
     url = f"{served.url}/v1/completions"
-    return httpx.stream("POST", url, json=BODY | more, headers=headers, timeout=WAIT_S)
+    return httpx.stream("POST", url, json=BODY | more, headers=headers, timeout=PATIENCE_S)
 
 
 def undisturbed(served: Any, **more: Any) -> Streamed:
@@ -66,14 +66,12 @@ def undisturbed(served: Any, **more: Any) -> Streamed:
 
 def decided(served: Any) -> dict[str, Any]:
     body = {"model": "slipstream-embedded", "prompt": "a", "max_tokens": 8}
-    answer = httpx.post(f"{served.url}/v1/route", json=body, headers=SPECULATIVE, timeout=WAIT_S)
+    answer = httpx.post(f"{served.url}/v1/route", json=body, headers=SPECULATIVE, timeout=PATIENCE_S)
     found: dict[str, Any] = answer.json()
     return found
 
 
 def until_decided(served: Any, arm: str) -> dict[str, Any]:
-    deadline = time.monotonic() + WAIT_S
-    while (found := decided(served))["arm"] != arm:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
+    return eventually(
+        lambda: found if (found := decided(served))["arm"] == arm else None, f"arm {arm}", seen=lambda: decided(served)
+    )

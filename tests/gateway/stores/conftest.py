@@ -13,7 +13,6 @@ from slipstream_core.observation import Observation, Subject
 from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.types import Arm, Reason
 
-from tests.support.polling import soon
 from tests.support.redis_server import RedisServer
 from tests.support.slow_proxy import SlowProxy
 
@@ -117,9 +116,3 @@ def observation() -> Callable[..., Observation]:
         return Observation(**{**fields, **more})
 
     return make
-
-
-@pytest.fixture(scope="session")
-def until() -> Callable[..., Awaitable[None]]:
-    """Waits until a condition holds, and fails with `what` where it does not within `within_s`."""
-    return soon

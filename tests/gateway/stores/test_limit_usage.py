@@ -12,7 +12,8 @@ from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Use
 from slipstream_core.redis.limit_usage import RedisUsage
 from slipstream_core.redis.redis_limits import RedisLimits
 
-from tests.support.redis_server import WAIT_S, RedisServer
+from tests.support.polling import PATIENCE_S, soon
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +23,7 @@ LIMITS = Limits(requests_per_minute=1, tokens_per_minute=60_000, concurrent=5, u
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Redis that is only slow, as all is on a busy machine, is not one that is away."""
-    monkeypatch.setattr("slipstream_core.redis.limit_usage._ANSWERS_S", WAIT_S)
+    monkeypatch.setattr("slipstream_core.redis.limit_usage._ANSWERS_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -35,12 +36,10 @@ def server(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[R
 @contextlib.asynccontextmanager
 async def granting(url: str) -> AsyncIterator[RedisLimits]:
     """Limits of a gateway that talks to Redis."""
-    limits = RedisLimits(url, exchange_s=WAIT_S)
+    limits = RedisLimits(url, exchange_s=PATIENCE_S)
     task = asyncio.create_task(limits.run())
     try:
-        async with asyncio.timeout(WAIT_S):
-            while not limits.connected:  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.005)
+        await soon(lambda: limits.connected, "a connection")
         yield limits
     finally:
         task.cancel()
@@ -69,7 +68,7 @@ async def test_it_is_what_other_gateways_granted(server: RedisServer) -> None:
         assert found[1] == InUse()
         assert (found[2].requests, found[2].tokens) == (0.0, 0.0)  # no such limits
         limits.settle(Use("used", LIMITS, grant, Charge(30_000, 250_000_000), Charge(5, 10)))
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while found is None or found[0].concurrent:
                 found = await usage.read([("used", LIMITS)])
         assert found[0].nano_usd == 10
@@ -81,9 +80,7 @@ async def test_it_is_not_known_while_redis_is_away_and_again_when_it_is_back(ser
         server.stop()
         assert await usage.read([("never", LIMITS)]) is None
         server.start()
-        async with asyncio.timeout(WAIT_S):
-            while await usage.read([("never", LIMITS)]) is None:  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.01)
+        await soon(lambda: usage.read([("never", LIMITS)]), "an answer of Redis")
 
 
 async def test_several_may_ask_at_once(server: RedisServer) -> None:

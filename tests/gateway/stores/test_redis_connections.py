@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from slipstream_core.redis.redis_store import RedisStore
 
+from tests.support.polling import soon
+
 pytestmark = pytest.mark.integration
 
 
@@ -31,7 +33,6 @@ async def test_tls_is_used_and_the_servers_certificate_verified(
     redis_server: Any,
     replica: Any,
     observation: Any,
-    until: Any,
     free_ports: Callable[[int], list[int]],
     certificate: tuple[Path, Path],
     caplog: pytest.LogCaptureFixture,
@@ -40,20 +41,20 @@ async def test_tls_is_used_and_the_servers_certificate_verified(
     tls = ("--tls-port", str(port), "--tls-cert-file", str(path), "--tls-key-file", str(key))
     redis_server(*tls, "--tls-auth-clients", "no")
     stranger = replica(f"rediss://localhost:{port}")
-    await until(lambda: "CERTIFICATE_VERIFY_FAILED" in caplog.text, "the line about the certificate")
+    await soon(lambda: "CERTIFICATE_VERIFY_FAILED" in caplog.text, "the line about the certificate")
     trusting = replica(f"rediss://localhost:{port}?ssl_ca_certs={path}")
     other_name = replica(f"rediss://127.0.0.1:{port}?ssl_ca_certs={path}&ssl_check_hostname=false")
     trusting.store.append(observation(1))
-    await until(lambda: other_name.numbers == [1], "the outcome")
+    await soon(lambda: other_name.numbers == [1], "the outcome")
     assert not stranger.store.status().connected
 
 
-async def test_unix_socket(tmp_path: Path, redis_server: Any, replica: Any, observation: Any, until: Any) -> None:
+async def test_unix_socket(tmp_path: Path, redis_server: Any, replica: Any, observation: Any) -> None:
     redis_server("--unixsocket", str(tmp_path / "s"))
     writer, reader = replica(f"unix://{tmp_path}/s"), replica(f"unix://{tmp_path}/s?db=0")
     other = replica(f"unix://{tmp_path}/s?db=1")
     writer.store.append(observation(1))
-    await until(lambda: reader.numbers == [1], "the outcome")
+    await soon(lambda: reader.numbers == [1], "the outcome")
     assert other.seen == []
 
 
@@ -74,12 +75,12 @@ async def test_a_store_that_is_cancelled_at_any_moment_ends_at_once(redis_server
 
 
 async def test_server_that_repeats_its_arguments_shows_no_password(
-    redis_server: Any, replica: Any, until: Any, caplog: pytest.LogCaptureFixture
+    redis_server: Any, replica: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = redis_server("--rename-command", "AUTH", "", "--rename-command", "EVAL", "")
     replica(server.url.replace("//", "//:sesame-17@"))
-    await until(lambda: "unknown command 'AUTH'" in caplog.text, "the line about AUTH")
+    await soon(lambda: "unknown command 'AUTH'" in caplog.text, "the line about AUTH")
     replica(server.url)
-    await until(lambda: "unknown command 'EVAL'" in caplog.text, "the line about EVAL")
+    await soon(lambda: "unknown command 'EVAL'" in caplog.text, "the line about EVAL")
     assert "sesame" not in caplog.text
     assert all(len(record.getMessage()) < 300 for record in caplog.records if record.levelno >= logging.WARNING)

@@ -14,6 +14,8 @@ from slipstream_core.redis.inbox import Inbox, Position, is_before
 from slipstream_core.redis.outcome_stream import encode, stream_key
 from slipstream_core.redis.redis_store import RedisStore
 
+from tests.support.polling import soon
+
 
 class Consumer:
     """A store that only reads. `kept` is what its owner would have written down: counts and place, at one moment."""
@@ -45,7 +47,7 @@ class Consumer:
 
 
 async def test_restarts_at_any_moment_lose_nothing_and_count_nothing_twice(
-    redis_server: Any, replica: Any, observation: Any, until: Any
+    redis_server: Any, replica: Any, observation: Any
 ) -> None:
     url, draw = redis_server().url, random.Random(3)
     writers = [replica(url, stream_entries=10_000) for _ in range(3)]
@@ -59,66 +61,66 @@ async def test_restarts_at_any_moment_lose_nothing_and_count_nothing_twice(
         await asyncio.sleep(draw.random() * 0.05)  # what it reads from here on is lost with it
         await consumer.stop()
         consumer = Consumer(url, kept)
-    await until(lambda: len(consumer.numbers) >= sent, "everything")
+    await soon(lambda: len(consumer.numbers) >= sent, "everything")
     assert sorted(consumer.numbers) == list(range(sent))
     await consumer.stop()
 
 
 async def test_what_was_stored_while_nobody_read_is_read_once(
-    redis_server: Any, replica: Any, observation: Any, until: Any
+    redis_server: Any, replica: Any, observation: Any
 ) -> None:
     url = redis_server().url
     writer, consumer = replica(url), Consumer(url)
     writer.store.append(observation(1))
-    await until(lambda: consumer.numbers == [1], "the first")
+    await soon(lambda: consumer.numbers == [1], "the first")
     await consumer.stop()
     for number in range(2, 3_000):
         writer.store.append(observation(number))
-    await until(lambda: writer.store.status().buffered == 0, "stored")
+    await soon(lambda: writer.store.status().buffered == 0, "stored")
     consumer = Consumer(url, consumer.kept())
-    await until(lambda: len(consumer.numbers) >= 2_999, "the rest")
+    await soon(lambda: len(consumer.numbers) >= 2_999, "the rest")
     assert consumer.numbers == list(range(1, 3_000))
     assert consumer.store.status().duplicates == 0
-    await until(lambda: consumer.store.is_read("acme"), "that nothing is left")
+    await soon(lambda: consumer.store.is_read("acme"), "that nothing is left")
     await consumer.stop()
 
 
 async def test_redis_that_was_emptied_is_read_on_and_what_it_lost_is_counted(
-    redis_server: Any, replica: Any, observation: Any, until: Any
+    redis_server: Any, replica: Any, observation: Any
 ) -> None:
     server = redis_server()
     writer, consumer = replica(server.url), Consumer(server.url)
     for number in range(32):
         writer.store.append(observation(number))
-    await until(lambda: len(consumer.numbers) == 32, "the first")
+    await soon(lambda: len(consumer.numbers) == 32, "the first")
     await consumer.stop()
     for number in range(32, 64):
         writer.store.append(observation(number))
-    await until(lambda: writer.store.status().buffered == 0, "stored, and never read")
+    await soon(lambda: writer.store.status().buffered == 0, "stored, and never read")
     with server.client() as client:
         client.delete(stream_key("acme"))
     consumer = Consumer(server.url, consumer.kept())
     writer.store.append(observation(64))
-    await until(lambda: 64 in consumer.numbers, "what came after")
+    await soon(lambda: 64 in consumer.numbers, "what came after")
     assert consumer.numbers == [*range(32), 64]
     assert consumer.store.status().missed == 32
     await consumer.stop()
 
 
 async def test_redis_restored_from_an_older_state_costs_no_double_count_and_shows(
-    redis_server: Any, replica: Any, observation: Any, until: Any
+    redis_server: Any, replica: Any, observation: Any
 ) -> None:
     server = redis_server()
     writer, consumer = replica(server.url), Consumer(server.url)
     for number in range(32):
         writer.store.append(observation(number))
-    await until(lambda: len(consumer.numbers) == 32, "the first")
+    await soon(lambda: len(consumer.numbers) == 32, "the first")
     with server.client() as client:
         client.save()
     shutil.copy(server.folder / "dump.rdb", server.folder / "older.rdb")
     for number in range(32, 48):
         writer.store.append(observation(number))
-    await until(lambda: len(consumer.numbers) == 48, "what the older state does not have")
+    await soon(lambda: len(consumer.numbers) == 48, "what the older state does not have")
     await consumer.stop()
     server.kill()
     shutil.move(server.folder / "older.rdb", server.folder / "dump.rdb")
@@ -129,41 +131,41 @@ async def test_redis_restored_from_an_older_state_costs_no_double_count_and_show
         # A clock that was set back with it: new entries come before the place that was read.
         client.xadd(stream_key("acme"), {"v": "x"}, id=f"{int(milliseconds)}-999")
     consumer = Consumer(server.url, consumer.kept())
-    await until(lambda: consumer.store.status().skipped == 1, "read from the beginning")
+    await soon(lambda: consumer.store.status().skipped == 1, "read from the beginning")
     assert consumer.store.status().rewound == 1
     writer.store.append(observation(48))
-    await until(lambda: 48 in consumer.numbers, "what came after")
+    await soon(lambda: 48 in consumer.numbers, "what came after")
     assert consumer.numbers == list(range(49))
     await consumer.stop()
 
 
 async def test_going_back_while_following_reads_again_from_there(
-    redis_server: Any, replica: Any, observation: Any, until: Any
+    redis_server: Any, replica: Any, observation: Any
 ) -> None:
     url = redis_server().url
     writer, consumer = replica(url), Consumer(url)
     writer.store.append(observation(1))
-    await until(lambda: consumer.numbers == [1], "the first")
+    await soon(lambda: consumer.numbers == [1], "the first")
     place = consumer.place
     assert place is not None
     writer.store.append(observation(2))
-    await until(lambda: consumer.numbers == [1, 2], "the second")
+    await soon(lambda: consumer.numbers == [1, 2], "the second")
     consumer.store.resume("acme", place)
     assert not consumer.store.is_read("acme")
-    await until(lambda: consumer.numbers == [1, 2, 2], "the second once more")
+    await soon(lambda: consumer.numbers == [1, 2, 2], "the second once more")
     consumer.store.resume("acme", Position(entry="0-0", numbers={}))
-    await until(lambda: consumer.numbers == [1, 2, 2, 1, 2], "everything once more")
+    await soon(lambda: consumer.numbers == [1, 2, 2, 1, 2], "everything once more")
     await consumer.stop()
 
 
 async def test_state_is_whole_whenever_the_event_loop_has_its_turn(
-    redis_server: Any, replica: Any, observation: Any, until: Any
+    redis_server: Any, replica: Any, observation: Any
 ) -> None:
     url = redis_server().url
     writer = replica(url)
     for number in range(4_000):
         writer.store.append(observation(number))
-    await until(lambda: writer.store.status().buffered == 0, "stored")
+    await soon(lambda: writer.store.status().buffered == 0, "stored")
     consumer, looks = Consumer(url), 0
     while len(consumer.numbers) < 4_000:
         applied, place = consumer.kept()

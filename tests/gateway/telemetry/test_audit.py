@@ -18,9 +18,8 @@ from slipstream_gateway.telemetry.audit import MAX_PENDING, REFUSALS_PER_FLUSH, 
 from slipstream_tools.cli import main
 from slipstream_tools.gateway.options.checks import audit_of
 
-from tests.support.polling import soon
+from tests.support.polling import PATIENCE_S, soon
 
-WAIT_S = 15.0
 WRITER = """
 import sys
 from pathlib import Path
@@ -39,7 +38,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 def test_processes_share_a_file_and_every_line_is_whole(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(file), name]) for name in ("a", "b")]
-    assert [writer.wait(WAIT_S) for writer in writers] == [0, 0]
+    assert [writer.wait(PATIENCE_S) for writer in writers] == [0, 0]
     found = lines(file)
     assert len(found) == 2 * 200 * 20
     for name in ("a", "b"):  # in order, each by itself
@@ -102,10 +101,10 @@ def test_gateway_writes_down_what_it_decided(
         url = f"{gateway.url}/v1/chat/completions"
         headers = {"x-request-id": "mine", "x-slipstream-mode": "speculative"}
         assert (
-            httpx.post(url, json=chat("tokens=3 secret", stream=True), headers=headers, timeout=WAIT_S).status_code
+            httpx.post(url, json=chat("tokens=3 secret", stream=True), headers=headers, timeout=PATIENCE_S).status_code
             == 200
         )
-        assert httpx.post(url, json={"model": "acme"}, timeout=WAIT_S).status_code == 400
+        assert httpx.post(url, json={"model": "acme"}, timeout=PATIENCE_S).status_code == 400
     found = lines(file)
     configuration, decision, refused = found
     assert (configuration["event"], configuration["models"]) == ("configuration", 1)

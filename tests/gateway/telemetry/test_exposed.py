@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import httpx
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from docs.generate.exposed import gateway_metrics, labels_of
+from tests.support.polling import PATIENCE_S, eventually
 
 # What takes more than a few requests to come about; each area tests its own.
 RARE = (
@@ -28,7 +28,7 @@ RARE = (
 
 
 def exposed(url: str) -> dict[str, set[str]]:
-    answer = httpx.get(f"{url}/metrics", headers={"accept": "application/openmetrics-text"}, timeout=15)
+    answer = httpx.get(f"{url}/metrics", headers={"accept": "application/openmetrics-text"}, timeout=PATIENCE_S)
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     return labels_of(list(text_string_to_metric_families(answer.text)))
 
@@ -48,12 +48,11 @@ def test_a_running_gateway_exposes_what_the_catalogue_says(
         chat("status=500"),
         {"no": "model"},
     ):
-        httpx.post(url, json=body, headers=wish, timeout=15)
+        httpx.post(url, json=body, headers=wish, timeout=PATIENCE_S)
     known = labels_of(gateway_metrics())
     late = {name for name in known if name.startswith(("slipstream_parity_", "slipstream_resumed"))}
-    deadline = time.monotonic() + 15
-    while late.isdisjoint(found := exposed(served.url)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: not late.isdisjoint(exposed(served.url)), "the metrics of comparisons")
+    found = exposed(served.url)
     for name, labels in found.items():
         assert labels <= known.get(name, set()), name
     missing = {name for name in known.keys() - found.keys() - late if not name.startswith(RARE)}

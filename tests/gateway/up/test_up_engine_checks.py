@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_che
 from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 
+from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import dead_url, lasting_ports
 
-WAIT_S = 30.0
 UNVERIFIED = dict.fromkeys(("greedy_speculation", "sampled_speculation"), "engine_unverified")
 MANIFEST = """apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair
@@ -48,7 +47,7 @@ def check(**fields: Any) -> ServerCheck:
     return found
 
 
-def said(*answers: list[ServerCheck] | OSError | None, workers: int = 1, timeout_s: float = WAIT_S) -> list[str]:
+def said(*answers: list[ServerCheck] | OSError | None, workers: int = 1, timeout_s: float = PATIENCE_S) -> list[str]:
     lines: list[str] = []
     assert wait_checked(
         Gateway(*answers), workers=workers, timeout_s=timeout_s, report=lines.append, stopping=lambda: False
@@ -94,14 +93,16 @@ def test_several_workers_and_keys_are_said() -> None:
 
 def test_it_ends_when_it_is_told_to() -> None:
     lines: list[str] = []
-    ended = wait_checked(Gateway([check()]), workers=1, timeout_s=WAIT_S, report=lines.append, stopping=lambda: True)
+    ended = wait_checked(
+        Gateway([check()]), workers=1, timeout_s=PATIENCE_S, report=lines.append, stopping=lambda: True
+    )
     assert (ended, lines) == (False, [])
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("policy", "timeout_s", "words"),
-    [("", WAIT_S, "ModelPair/pair has no SpeculationPolicy"), (POLICY, 1.0, "not checked yet")],
+    [("", PATIENCE_S, "ModelPair/pair has no SpeculationPolicy"), (POLICY, 1.0, "not checked yet")],
     ids=["a pair that may not speculate", "a server that is down"],
 )
 def test_a_running_gateway_says_why_a_server_is_not_checked(
@@ -123,11 +124,10 @@ def test_a_running_gateway_says_why_a_server_is_not_checked(
 
 def _answers(gateway: GatewayProcess) -> None:
     """Waits until it answers: one whose servers are down does not become ready."""
-    while True:
-        try:
-            gateway.checks()
-        except OSError:
-            assert gateway.child.exit_status() is None, gateway.child.log_tail()
-            time.sleep(0.1)
-        else:
-            return
+
+    def answers() -> bool:
+        assert gateway.child.exit_status() is None, gateway.child.log_tail()
+        gateway.checks()
+        return True
+
+    eventually(answers, "an answer of the gateway", ignoring=OSError)

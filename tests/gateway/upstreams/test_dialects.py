@@ -18,10 +18,10 @@ from slipstream_gateway.upstreams.dialect_wire import count_dialect_body, dialec
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 
 from tests.gateway import scripted_dialects as scripted
+from tests.support.polling import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
-WAIT_S = 15.0
 ANSWER = "".join(scripted.WORDS)
 COUNTS = {
     "accepted_prediction_tokens": scripted.ACCEPTED,
@@ -39,7 +39,7 @@ class Served(NamedTuple):
     speculative: scripted.ScriptedDialect
 
     def post(self, body: Json, headers: dict[str, str] = SPECULATIVE) -> httpx.Response:
-        return httpx.post(f"{self.gateway.url}/v1/chat/completions", json=body, headers=headers, timeout=WAIT_S)
+        return httpx.post(f"{self.gateway.url}/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE_S)
 
 
 @pytest.fixture

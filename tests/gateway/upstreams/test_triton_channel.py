@@ -16,12 +16,12 @@ from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.triton_channel import CHANNEL_OPTIONS, TritonChannel
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.support.polling import PATIENCE_S, soon
 from tests.support.slow_proxy import SlowProxy
 
 pytestmark = pytest.mark.integration
 
 GRPC_SERVER_MIN_PING_INTERVAL_MS = 300_000
-WAIT_S = 30.0
 LATE_S = 1.0
 
 
@@ -73,7 +73,7 @@ class Names:
         if host != "models.example":
             return self._ask(host, port, *args, **kwargs)
         self.looks += 1
-        assert self.answers.wait(WAIT_S)
+        assert self.answers.wait(PATIENCE_S)
         if not self.addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [found for one in self.addresses for found in self._ask(one, port, type=socket.SOCK_STREAM)]
@@ -86,7 +86,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
 
 @asynccontextmanager
 async def connecting(address: str, rules: EndpointRules | None = None) -> AsyncIterator[TritonChannel]:
-    channel = TritonChannel(address, connect_timeout_s=WAIT_S, tls=None, rules=rules or EndpointRules())
+    channel = TritonChannel(address, connect_timeout_s=PATIENCE_S, tls=None, rules=rules or EndpointRules())
     try:
         yield channel
     finally:
@@ -95,15 +95,12 @@ async def connecting(address: str, rules: EndpointRules | None = None) -> AsyncI
 
 async def ask(channel: TritonChannel) -> str:
     """The name of the server that answers, once the channel is connected."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            try:
-                await channel.connected()
-                answer = await channel.stub.ServerMetadata(service_pb2.ServerMetadataRequest())
-            except (UpstreamUnavailable, grpc.RpcError):
-                await asyncio.sleep(0.05)
-            else:
-                return str(answer.name)
+
+    async def name() -> str:
+        await channel.connected()
+        return str((await channel.stub.ServerMetadata(service_pb2.ServerMetadataRequest())).name)
+
+    return await soon(name, "a server that answers", ignoring=(UpstreamUnavailable, grpc.RpcError))
 
 
 async def test_a_server_that_accepts_late_is_not_called_unreachable(free_ports: Callable[[int], list[int]]) -> None:
@@ -148,7 +145,7 @@ async def test_a_name_is_followed_to_another_server_while_streams_end_at_the_fir
         looks, names.addresses = names.looks, ["127.0.0.2"]
         assert await ask(channel) == "first"  # a connection that works is not left
         assert names.looks == looks
-        stopped = asyncio.create_task(stopping.stop(grace=WAIT_S))
+        stopped = asyncio.create_task(stopping.stop(grace=PATIENCE_S))
         while await ask(channel) != "second":
             pass
         first.goes_on.set()
@@ -180,9 +177,7 @@ async def test_a_request_that_waits_for_a_name_is_refused_when_the_channel_is_cl
     try:
         async with connecting("models.example:1") as channel:
             waiting = asyncio.create_task(channel.connected())
-            async with asyncio.timeout(WAIT_S):
-                while not names.looks:  # noqa: ASYNC110 - a thread counts them
-                    await asyncio.sleep(0.01)
+            await soon(lambda: names.looks, "a look-up of the name")
         with pytest.raises(UpstreamUnavailable, match="is unreachable"):
             await waiting
     finally:

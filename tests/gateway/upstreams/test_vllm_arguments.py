@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-WAIT_S = 15.0
+from tests.support.polling import PATIENCE_S
+
 MANIFEST = """apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair
 metadata: {{name: pair}}
@@ -42,7 +43,7 @@ def test_the_gateways_arguments_are_refused_wherever_the_request_would_go(
     vllm, plain = openai_server(), openai_server()
     running = gateway(MANIFEST.format(vllm=vllm.url, plain=plain.url))
     body = chat("tokens=1", vllm_xargs=xargs, **more)
-    answer = httpx.post(f"{running.url}{path}", json=body, timeout=WAIT_S)
+    answer = httpx.post(f"{running.url}{path}", json=body, timeout=PATIENCE_S)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["param"] == param
@@ -56,7 +57,7 @@ def test_the_clients_own_arguments_reach_plain_servers(
     vllm, plain = openai_server(), openai_server()
     running = gateway(MANIFEST.format(vllm=vllm.url, plain=plain.url))
     body = chat("tokens=1", vllm_xargs={"own": 1}, logit_bias={"5": 1})
-    assert httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=WAIT_S).status_code == 200
+    assert httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=PATIENCE_S).status_code == 200
     assert plain.requests[0]["vllm_xargs"] == {"own": 1}
 
 
@@ -66,5 +67,5 @@ def test_servers_that_the_gateway_does_not_draft_on_get_the_clients_arguments_as
     server = openai_server()
     running = gateway(manifest_text([server.url]))
     body = chat("tokens=1", vllm_xargs={"slipstream_draft_length": 2})
-    assert httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=WAIT_S).status_code == 200
+    assert httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=PATIENCE_S).status_code == 200
     assert server.requests[0]["vllm_xargs"] == {"slipstream_draft_length": 2}

@@ -8,14 +8,26 @@ import os
 import socket
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
-WAIT_S = 30.0
+from tests.support.polling import PATIENCE_S, eventually
+
+
+def wait_live(
+    child: subprocess.Popen[Any], *urls: str, get: Callable[..., httpx.Response] = httpx.get, status: int = 200
+) -> None:
+    """Waits until the program `child` answers each of `urls` with `status`."""
+
+    def is_live() -> bool:
+        assert child.poll() is None, child.stderr and child.stderr.read()
+        return all(get(url, timeout=PATIENCE_S).status_code == status for url in urls)
+
+    eventually(is_live, f"{status} at {', '.join(urls)}", ignoring=httpx.TransportError)
 
 
 class Process:
@@ -34,21 +46,13 @@ class Process:
         )
 
     def wait_live(self) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                if httpx.get(f"{self.url}/health/live", timeout=WAIT_S).status_code == 200:
-                    return
-            except httpx.TransportError:
-                assert self.child.poll() is None, self.child.stderr and self.child.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_live(self.child, f"{self.url}/health/live")
 
 
 def workers_that_serve(process: Process) -> int:
     """How many workers answer for the console: `wait_live` only says that one does."""
     try:
-        answer = httpx.get(f"{process.url}/admin/events", headers={"accept": "application/json"}, timeout=WAIT_S)
+        answer = httpx.get(f"{process.url}/admin/events", headers={"accept": "application/json"}, timeout=PATIENCE_S)
         return int(answer.json()["gateway"]["workers"])
     except (httpx.TransportError, KeyError):
         return 0
@@ -56,7 +60,7 @@ def workers_that_serve(process: Process) -> int:
 
 def stream(process: Process, body: dict[str, Any]) -> socket.socket:
     raw = json.dumps({**body, "stream": True}).encode()
-    connection = socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S)
+    connection = socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S)
     head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
     head += f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
     connection.sendall(head.encode() + raw)
