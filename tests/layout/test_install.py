@@ -41,8 +41,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
         metadata = "Metadata-Version: 2.1\\nName: checkout\\nVersion: 1\\nProvides-Extra: embedded\\n"
         metadata += "Provides-Extra: dev\\nRequires-Dist: needed; extra == 'embedded' or extra == 'dev'\\n"
         wheel.writestr("checkout-1.dist-info/METADATA", metadata)
-        tag = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
-        wheel.writestr("checkout-1.dist-info/WHEEL", tag)
+        wheel.writestr("checkout-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
         wheel.writestr("checkout-1.dist-info/RECORD", "")
     return name
 """
@@ -83,9 +82,9 @@ class Checkout:
         info = f"{name}-{version}.dist-info"
         with zipfile.ZipFile(self.wheels / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
             for path, text in files.items():
-                entry = zipfile.ZipInfo(path)
-                entry.external_attr = 0o100755 << 16  # pip keeps the permission to execute
-                wheel.writestr(entry, text)
+                member = zipfile.ZipInfo(path)
+                member.external_attr = 0o100755 << 16  # a regular file, and executable
+                wheel.writestr(member, text)
             wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
             wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{info}/RECORD", "")
@@ -103,6 +102,13 @@ class Checkout:
             output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
         return output
+
+    def wait_for_uv(self, process: subprocess.Popen[str]) -> None:
+        def is_called() -> bool:
+            assert process.poll() is None, process.stdout and process.stdout.read()
+            return self.uv_calls.exists()
+
+        eventually(is_called, "uv is started")
 
     def has_needed_package(self) -> bool:
         python = self.venv / "bin" / "python"
@@ -148,7 +154,7 @@ def test_interrupted_installation_starts_anew(checkout: Checkout, number: signal
     checkout.add_uv()
     checkout.hold.touch()
     with checkout.start() as process:
-        eventually(checkout.uv_calls.exists, "uv is started")
+        checkout.wait_for_uv(process)
         process.send_signal(number)
         if number == signal.SIGKILL:
             os.killpg(process.pid, number)
@@ -207,7 +213,7 @@ def test_second_installation_waits_for_the_first(checkout: Checkout) -> None:
     checkout.add_uv()
     checkout.hold.touch()
     with checkout.start() as first:
-        eventually(checkout.uv_calls.exists, "uv is started")
+        checkout.wait_for_uv(first)
         with checkout.start() as second:
             assert second.stdout is not None
             assert second.stdout.readline() == "waiting for another installation in this checkout …\n"

@@ -52,7 +52,7 @@ def install(report: Callable[[str], None], *, is_root: bool | None = None) -> No
         _run("apt-get", "update", "-qq")
         _run(*_APT_GET, *packages)
     if assets:
-        report(f"building the Kubernetes API server into {assets_folder()} (4 minutes and 150 MB, once) …")
+        report(f"building the Kubernetes API server into {assets_folder()} (4 minutes and 130 MB, once) …")
         _run(_BUILD, str(assets_folder()))
 
 
