@@ -5,6 +5,8 @@ import os
 VARIABLE = "SLIPSTREAM_TEST_STARTS"
 # A part of the first words of a command line, and the name of its program.
 _PROGRAMS = (
+    ("/preloaded/parent.py", "vLLM"),
+    ("/preloaded-vllm-", "fork-of-vLLM"),
     ("vllm", "vLLM"),
     ("/tritonserver", "Triton"),
     ("/kube-apiserver", "kube-apiserver"),

@@ -27,11 +27,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture
-def kubelet(vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path) -> Iterator[VllmKubelet]:
+def kubelet(preloaded_vllm: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path) -> Iterator[VllmKubelet]:
     [port] = lasting_ports(1)
     folder = tmp_path / "node"
     folder.mkdir()
-    kubelet = VllmKubelet(vllm_install, kube, namespace, folder, {"http": port})
+    kubelet = VllmKubelet(preloaded_vllm, kube, namespace, folder, {"http": port})
     yield kubelet
     kubelet.stop()
 

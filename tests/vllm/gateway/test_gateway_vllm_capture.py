@@ -11,9 +11,9 @@ from slipstream_gateway.capture.store import CaptureStore
 from slipstream_tools.cli import main
 from slipstream_tools.up.vllm_environment import VllmInstall
 from slipstream_tools.up.vllm_server import VllmServer
-from tests.gateway.serving.gateway_process import Process
 
 from tests.gateway.capture.captures import rows_of
+from tests.support.gateway_process import Process
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 from tests.support.speculators import training_rows
