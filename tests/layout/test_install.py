@@ -158,9 +158,10 @@ def test_interrupted_installation_starts_anew(checkout: Checkout, number: signal
         process.send_signal(number)
         if number == signal.SIGKILL:
             os.killpg(process.pid, number)
+        process.wait(timeout=60)
+        checkout.hold.unlink()  # a uv that outlives the signal ends, too
         output, _ = process.communicate(timeout=60)
     assert ("interrupted: the next `make` builds .venv anew" in output) == (number != signal.SIGKILL)
-    checkout.hold.unlink()
     assert "creating the virtual environment .venv …" in checkout.install()
     assert checkout.has_needed_package()
     assert checkout.install() == ""
