@@ -58,6 +58,17 @@ def workers_that_serve(process: Process) -> int:
         return 0
 
 
+def is_refused(process: Process) -> bool:
+    """Whether nobody can connect any more."""
+    try:
+        socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        pass  # the port closed within the handshake; the next attempt shows it
+    return False
+
+
 def stream(process: Process, body: dict[str, Any]) -> socket.socket:
     raw = json.dumps({**body, "stream": True}).encode()
     connection = socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S)

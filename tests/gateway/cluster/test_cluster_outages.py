@@ -33,8 +33,7 @@ async def test_what_is_known_stays_while_the_server_is_gone_and_news_arrive_when
         route = watched.routes["acme"]
         assert route.policy is not None
         assert route.killed is None
-        await asyncio.sleep(0.3)
-        assert watched.source.status().age_s > 0.2
+        await soon(lambda: watched.source.status().age_s > 0.2, "an age")
         await aside(outages.start)
         await asyncio.to_thread(space.patch, "ModelPair", "acme", killSwitch=True)
         await asyncio.to_thread(space.pair, "another")
@@ -121,7 +120,7 @@ async def test_a_start_without_the_server_goes_by_the_snapshot_until_it_is_back(
     )  # a gateway with a snapshot has another limit
     started_s = time.monotonic()
     async with watch(space, snapshot=snapshot) as watched:
-        assert time.monotonic() - started_s < 15.0
+        assert time.monotonic() - started_s < 300.0  # a first list is waited for for 600 s
         status = watched.source.status()
         assert (status.origin, status.connected) == ("snapshot", False)
         assert watched.routes["own"].plain.endpoints == ("grpc://10.0.0.1:8001",)

@@ -233,12 +233,12 @@ def test_a_stream_that_breaks_off_is_no_success(path: Way) -> None:
 def test_a_stream_is_whole_with_its_last_event_although_the_server_lingers(path: Way) -> None:
     began_s = time.monotonic()
     with client(path).chat.completions.create(
-        model="acme", messages=[{"role": "user", "content": "tokens=30 linger=8"}], stream=True
+        model="acme", messages=[{"role": "user", "content": "tokens=30 linger=60"}], stream=True
     ) as stream:  # type: ignore[call-overload]
         text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     assert text == "".join(f"w{index} " for index in range(30))
     eventually(lambda: path.gateway.metric("slipstream_requests_total", status="ok") == 1, "it was recorded")
-    assert time.monotonic() - began_s < 6
+    assert time.monotonic() - began_s < 50
     assert post(path, chat("tokens=3", stream=True)).text.endswith("data: [DONE]\n\n")  # Envoy goes on
 
 

@@ -14,6 +14,7 @@ import pytest
 from slipstream_gateway.grpc_server.frames import HEADER, PREFACE, ErrorCode, FrameType, frame
 
 from tests.gateway.grpc_server.conftest import Serve, Server
+from tests.support.polling import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -62,16 +63,16 @@ class Client:
 
     async def receive_kind(self, kind: int, stream: int | None = None) -> Frame:
         """The next frame of `kind`, of one stream; others are skipped."""
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(PATIENCE_S):
             while (found := await self.receive()) is not None:
                 if found.kind == kind and stream in (None, found.stream):
                     return found
         raise AssertionError(f"the connection ended without a frame {kind}")
 
     async def end(self) -> int | None:
-        """The error code with which the server ends the connection, if it does so within 5 s."""
+        """The error code with which the server ends the connection, if it does so."""
         code = None
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(PATIENCE_S):
             while (found := await self.receive()) is not None:
                 if found.kind == GOAWAY:
                     code = int.from_bytes(found.payload[4:8], "big")
@@ -228,7 +229,7 @@ async def test_messages_that_are_never_whole_are_bounded_together(serve: Serve) 
                 client.send(frame(DATA, 0, stream, bytes(16_384)))
             await client.writer.drain()
         client.send(frame(PING, 0, 0, bytes(8)))
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(PATIENCE_S):
             while (found := await client.receive()) is not None and found.kind != PING:
                 failed += found.kind == HEADERS and bool(found.flags & END_STREAM)
         assert failed >= 4
@@ -352,7 +353,7 @@ async def test_a_client_that_reads_no_answers_is_disconnected(serve: Serve) -> N
     async with serve() as server, connected(server) as client:
         pings = frame(PING, 0, 0, bytes(8)) * 10_000
         with contextlib.suppress(ConnectionError):
-            async with asyncio.timeout(20.0):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     client.send(pings)
                     await client.writer.drain()

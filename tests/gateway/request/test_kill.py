@@ -211,13 +211,16 @@ async def test_the_second_message_makes_up_for_a_first_that_failed(
     assert [line for line in said() if line.startswith("WARNING")] == []
 
 
-async def test_closing_the_fleet_gives_up_what_is_not_said(fleet: Fleet, triton_double: Any) -> None:
+async def test_closing_the_fleet_gives_up_what_is_not_said(
+    fleet: Fleet, triton_double: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipstream_gateway.upstreams.triton_server._CONTROL_TIMEOUT_S", 2 * PATIENCE_S)
     server = await triton_double()
     server.silent = True
     fleet.swap(table(server))
     fleet.swap(table(server, killed="now"))
     await soon(lambda: counts(server) == [1])
-    async with asyncio.timeout(2.5):  # a server has three seconds for its answer
+    async with asyncio.timeout(PATIENCE_S):
         await fleet.aclose()
 
 

@@ -13,6 +13,7 @@ from slipstream_gateway.request.parity.comparison import MAX_ANSWER_BYTES
 from slipstream_gateway.request.parity.scheduler import MAX_ATTEMPTS
 from slipstream_gateway.upstreams.base import Wire
 
+from tests.support.polling import PATIENCE_S
 from tests.support.ports import dead_url
 
 Make = Callable[..., Any]
@@ -200,7 +201,7 @@ async def test_replay_gives_way_to_a_request_and_is_done_later(pair: Make, chat:
     await bench.until(lambda: len(plain.requests) == 1)
     bench.plain.acquire(0, 0.0)
     await bench.until(lambda: bench.plain.outstanding == 1)
-    assert await asyncio.to_thread(plain.cancelled.wait, 5)
+    assert await asyncio.to_thread(plain.cancelled.wait, PATIENCE_S)
     plain.pace_s = 0.0
     bench.plain.release(0, 0.0)
     await bench.counted({"checked": 1})
@@ -282,9 +283,9 @@ async def test_close_cancels_a_replay_at_once_and_takes_no_more(pair: Make, chat
     bench, plain, _ = pair()
     await bench.ask(chat("tokens=100 gap=1", stream=True), watched=await _short_stream(bench, chat))
     await bench.until(lambda: len(plain.requests) == 1)
-    async with asyncio.timeout(10):  # what is left of the replay takes longer
+    async with asyncio.timeout(60):  # what is left of the replay takes 99 s
         await bench.parity.aclose()
-    assert await asyncio.to_thread(plain.cancelled.wait, 5)
+    assert await asyncio.to_thread(plain.cancelled.wait, PATIENCE_S)
     assert bench.plain.outstanding == 0
     await bench.ask(chat("tokens=1"))
     await asyncio.sleep(0.2)  # ten looks, if there were any

@@ -39,11 +39,11 @@ def test_gateway_stops_at_once_in_the_middle_of_a_replay(
 ) -> None:
     plain, speculative = openai_server(), openai_server()
     served = gateway(manifest_text([plain.url], [speculative.url], policy=", parityShare: 1"))
-    plain.pace_s = 2.0
+    plain.pace_s = 60.0
     body = chat("tokens=12 gap", temperature=0, stream=True)
     assert httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=SPECULATE, timeout=PATIENCE_S).is_success
     eventually(lambda: len(plain.requests) == 1)
     started_s = time.monotonic()
     served.stop()
-    assert time.monotonic() - started_s < 10  # what is left of the replay takes longer
+    assert time.monotonic() - started_s < 60  # what is left of the replay takes 11 minutes
     assert plain.cancelled.wait(PATIENCE_S)

@@ -20,7 +20,7 @@ import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
-from tests.support.gateway_process import Process, read_all, stream, workers_of
+from tests.support.gateway_process import Process, is_refused, read_all, stream, workers_of
 from tests.support.polling import PATIENCE_S, eventually
 
 NO_VARIABLES: Mapping[str, str] = {}
@@ -34,17 +34,6 @@ def streaming(process: Process, body: dict[str, Any]) -> Iterator[Reading]:
         reading = Reading(response.iter_lines())
         reading.begin()
         yield reading
-
-
-def is_refused(process: Process) -> bool:
-    """Whether nobody can connect any more."""
-    try:
-        socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S).close()
-    except ConnectionRefusedError:
-        return True
-    except ConnectionResetError:
-        pass  # the port closed within the handshake; the next attempt shows it
-    return False
 
 
 def test_sigterm_stops_accepting_finishes_streams_and_exits_0(

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.gateway_process import Process, stream, workers_of
-from tests.support.polling import PATIENCE_S
+from tests.support.gateway_process import Process, is_refused, stream, workers_of
+from tests.support.polling import PATIENCE_S, eventually
 
 # Its only request blocks the event loop.
 PROGRAM = """
@@ -55,8 +55,9 @@ def test_second_signal_ends_the_workers_at_once(
     with stream(process, chat("tokens=10000 gap=0.05")) as connection:
         assert connection.recv(1000)
         process.child.send_signal(number)
+        eventually(lambda: is_refused(process), "the first signal is handled")
         with pytest.raises(subprocess.TimeoutExpired):
-            process.child.wait(2.0)
+            process.child.wait(1.0)
         process.child.send_signal(number)
         assert process.child.wait(PATIENCE_S) == 0
     assert not any(worker.is_running() for worker in workers)

@@ -12,6 +12,8 @@ import psutil
 import pytest
 from slipstream_tools.up.processes import Child
 
+from tests.support.polling import PATIENCE_S, eventually
+
 pytestmark = pytest.mark.integration
 
 # Ignores SIGTERM, and so does its own child; prints both pids.
@@ -40,15 +42,14 @@ def _child(tmp_path: Path, *command: str) -> Child:
 
 def _wait_for_line(child: Child) -> str:
     """The first line of its log, once it is there."""
-    while not (text := child.log_tail(1)):
-        assert child.exit_status() is None
-        child.wait(0.02)
-    return text
+    line = eventually(lambda: child.log_tail(1), "a line of the log")
+    assert child.exit_status() is None
+    return line
 
 
 def test_exit_code_and_log_are_told(tmp_path: Path) -> None:
     child = _child(tmp_path, sys.executable, "-c", "print('one'); print('two'); raise SystemExit(3)")
-    assert child.wait(20)
+    assert child.wait(PATIENCE_S)
     assert child.exit_status() == "exited with code 3"
     assert child.log_tail(1) == "two"
     assert child.log_tail() == "one\ntwo"
@@ -58,7 +59,7 @@ def test_signal_is_told_by_name(tmp_path: Path) -> None:
     child = _child(tmp_path, "sleep", "300")
     assert child.exit_status() is None
     os.kill(child.pid, signal.SIGKILL)
-    assert child.wait(20)
+    assert child.wait(PATIENCE_S)
     assert child.exit_status() == "was ended by SIGKILL"
 
 
@@ -67,7 +68,7 @@ def test_stop_ends_a_stubborn_child_and_its_children(tmp_path: Path) -> None:
     grandchild = psutil.Process(int(_wait_for_line(child)))
     child.stop(timeout_s=0.2)
     assert child.exit_status() is not None
-    psutil.wait_procs([grandchild], timeout=5)
+    psutil.wait_procs([grandchild], timeout=PATIENCE_S)
     assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
 
 
@@ -81,8 +82,8 @@ def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
-    parent.communicate(timeout=10)
-    psutil.wait_procs([child], timeout=10)
+    parent.communicate(timeout=PATIENCE_S)
+    psutil.wait_procs([child], timeout=PATIENCE_S)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
@@ -93,7 +94,7 @@ def test_priority_is_lowered_for_the_whole_session(tmp_path: Path) -> None:
     child = Child(
         name="test", command=[sys.executable, "-c", script], log_path=tmp_path / "log", env=os.environ, nice=5
     )
-    assert child.wait(20)
+    assert child.wait(PATIENCE_S)
     niceness, _, group = child.log_tail().strip().partition(" ")
     assert int(niceness) == os.nice(0) + 5
     assert group == "False" or group.endswith("nice 5")  # Linux may be built without automatic groups

@@ -15,6 +15,8 @@ from slipstream_gateway.upstreams import http1
 from slipstream_gateway.upstreams.http1 import Http1Client, Http1Response, NotHttp
 from yarl import URL
 
+from tests.support.polling import PATIENCE_S, soon
+
 pytestmark = pytest.mark.integration
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -187,8 +189,7 @@ async def test_what_is_not_http_is_refused_without_its_bytes(answer: bytes) -> N
     async with serving(handler) as client:
         with pytest.raises(NotHttp) as caught:
             await ask(client)
-        await asyncio.sleep(0.05)
-        assert not client._all
+        await soon(lambda: not client._all, "no connection")
     assert "SSH" not in str(caught.value)
     assert "yyy" not in str(caught.value)
 
@@ -222,20 +223,22 @@ async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
 
 
 async def test_a_cancelled_request_closes_its_connection() -> None:
-    ended = asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
+        begun.set()
         await reader.read()
         ended.set()
 
-    async with serving(handler) as client:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await ask(client)
-        await asyncio.wait_for(ended.wait(), 5)
-        await asyncio.sleep(0.05)
-        assert not client._all
+    async with serving(handler) as client, asyncio.timeout(PATIENCE_S):
+        request = asyncio.create_task(ask(client))
+        await begun.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await ended.wait()
+        await soon(lambda: not client._all, "no connection")
 
 
 async def test_closing_a_response_before_its_end_closes_the_connection() -> None:
@@ -243,9 +246,7 @@ async def test_closing_a_response_before_its_end_closes_the_connection() -> None
     async with serving(handler) as client:
         response = await client.post("/", {}, b"")
         response.close()
-        await asyncio.sleep(0.05)
-        await asyncio.sleep(0.05)
-        assert not client._all
+        await soon(lambda: not client._all, "no connection")
 
 
 async def test_a_slow_reader_stops_the_server_and_gets_everything() -> None:
@@ -284,18 +285,15 @@ async def test_a_large_body_is_sent_whole() -> None:
 
 
 async def test_idle_connections_close_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.2)
+    monkeypatch.setattr(http1, "KEEP_ALIVE_S", 1.0)
     handler, _ = answering(OK, OK, OK)
     async with serving(handler) as client:
         await asyncio.gather(ask(client), ask(client))
         assert len(client._all) == 2
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.5)
         assert await ask(client) == b"ok"
-        await asyncio.sleep(0.1)
-        assert len(client._all) == 1  # the one that was used last
-        await asyncio.sleep(0.3)
-        await asyncio.sleep(0.05)
-        assert not client._all
+        await soon(lambda: len(client._all) == 1, "the connection that was used last alone is open")
+        await soon(lambda: not client._all, "no connection")
 
 
 @pytest.mark.parametrize("headers", [{"x": "a\r\nb: c"}, {"x\n": "a"}, {"x": "a\r"}])
@@ -413,11 +411,11 @@ async def test_a_released_response_may_end_in_time(monkeypatch: pytest.MonkeyPat
     async with serving(handler) as client:
         response = await client.post("/", {}, b"")
         response.release()
-        await asyncio.sleep(0.1)
+        for _ in range(5):
+            await asyncio.sleep(0)
         assert len(client._all) == 1
         assert not client._idle
-        await asyncio.sleep(0.4)
-        assert not client._all
+        await soon(lambda: not client._all, "no connection")
 
 
 async def test_an_answer_before_the_end_of_the_request_ends_the_connection() -> None:
@@ -430,7 +428,7 @@ async def test_an_answer_before_the_end_of_the_request_ends_the_connection() -> 
     async with serving(handler) as client:
         response = await client.post("/", {}, b"x" * 20_000_000)
         assert response.status == 429
-        await asyncio.sleep(0.05)
+        await soon(lambda: not client._all, "no connection")
         assert not client._idle
 
 
@@ -439,14 +437,13 @@ async def test_a_closed_client_opens_nothing() -> None:
     async with serving(handler) as client:
         assert await ask(client) == b"ok"
         running = asyncio.ensure_future(ask(client))
-        await asyncio.sleep(0.05)
+        await soon(lambda: len(received) == 2, "the second request")
         client.close()
         with pytest.raises(ConnectionResetError):
             await running
         with pytest.raises(ConnectionResetError, match="the client is closed"):
             await ask(client)
-        await asyncio.sleep(0.05)
-        assert not client._all
+        await soon(lambda: not client._all, "no connection")
     assert len(received) == 2
 
 
