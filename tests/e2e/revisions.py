@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,9 +18,8 @@ from tests.e2e.real_cluster import Cluster, text_of
 from tests.e2e.test_cluster import STEP_LIMIT_S, until
 from tests.support.kube_client import JSON, KubeError
 from tests.support.kubelet import Kubelet, TritonKubelet
-from tests.support.relay import Relay
 
-FAR_S = 1.2  # an answer takes 0.5 s: several times as long is beyond doubt on a busy machine, too
+RUNS_S, STOPS_S = 0.05, 0.2  # of a slow server
 NOTICED_S = 5.0
 CLIENTS = 3
 REVISION = "x-slipstream-revision"
@@ -145,13 +147,25 @@ def _serves(url: str) -> bool:
 
 
 def slower(rollout: Rollout, beside: JSON) -> Callable[[], None]:
-    relays = {name: Relay(port, delay_s=FAR_S) for name, port in rollout.new.listed_ports.items()}
-    rollout.new.listed_ports = {name: relay.port for name, relay in relays.items()}
+    """The server is stopped for most of the time. So it is several times as slow as the other one on any machine."""
+    assert isinstance(rollout.new, TritonKubelet)
     rollout.new.roll_out(beside)
+    assert rollout.new.server is not None
+    group, over = rollout.new.server.child.pid, threading.Event()
+
+    def slow_down() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while not over.wait(RUNS_S):
+                os.killpg(group, signal.SIGSTOP)
+                over.wait(STOPS_S)
+                os.killpg(group, signal.SIGCONT)
+
+    thread = threading.Thread(target=slow_down)
+    thread.start()
 
     def clean_up() -> None:
-        for relay in relays.values():
-            relay.stop()
+        over.set()
+        thread.join()
 
     return clean_up
 

@@ -1,4 +1,4 @@
-"""One address for servers that come one after the other, or for a distant one."""
+"""One address for servers that come one after the other."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _READ_BYTES = 65_536
 
 
 class Relay(ThreadedServer):
-    """Passes connections on to the server on `to_port` of the loopback, whose bytes come `delay_s` late."""
+    """Passes connections on to the server on `to_port` of the loopback."""
 
-    def __init__(self, to_port: int, *, delay_s: float = 0.0) -> None:
-        self._to_port, self._delay_s = to_port, delay_s
+    def __init__(self, to_port: int) -> None:
+        self._to_port = to_port
         self._connections: set[asyncio.Task[None]] = set()
         super().__init__()
 
@@ -42,7 +42,7 @@ class Relay(ThreadedServer):
         self._connections.add(task)
         with contextlib.suppress(OSError, asyncio.CancelledError):
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
-            back = asyncio.create_task(_copy(far_reader, writer, self._delay_s))
+            back = asyncio.create_task(_copy(far_reader, writer))
             try:
                 await _copy(reader, far_writer)
             finally:
@@ -52,10 +52,9 @@ class Relay(ThreadedServer):
         writer.close()
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float = 0.0) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(_READ_BYTES):
-            await asyncio.sleep(delay_s)
             writer.write(data)
             await writer.drain()
     writer.close()
