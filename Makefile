@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-fast test-slow bench chaos soak lint format crds docs lock audit sbom images train train-eagle wheel wheel-compiled clean
+.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint format crds docs lock audit sbom images train train-eagle wheel wheel-compiled clean
 
 help:
 	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
@@ -28,64 +28,63 @@ help:
 	@echo "make wheel   the package, pure Python; make wheel-compiled: with compiled code, for this platform"
 	@echo "make train   train an embedded pair from its seed (an hour or so on 2 cores, resumes)"
 
-up: $(VENV)/.installed-run
+up: install-run
 	@exec $(BIN)/slipstream up $(ARGS)
 
-test: $(VENV)/.installed-dev
+test: install-dev
 	$(BIN)/python -m tests.suite -m 'not slow' $(ARGS)
 
-test-fast: $(VENV)/.installed-dev
+test-fast: install-dev
 	$(BIN)/python -m pytest --unit -m 'not slow' -n 2 --dist loadscope $(ARGS)
 
-test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.suite -m slow $(ARGS)
+test-slow: install-dev
+	$(BIN)/python -m tests.suite -m slow --record $(ARGS)
 
-bench: $(VENV)/.installed-dev
+bench: install-dev
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-chaos: $(VENV)/.installed-dev
+chaos: install-dev
 	$(BIN)/python -m tests.e2e.chaos $(ARGS)
 
-soak: $(VENV)/.installed-dev
+soak: install-dev
 	$(BIN)/python -m tests.e2e.chaos --soak $(ARGS)
 
-lint: $(VENV)/.installed-dev
+lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(VENV)/.installed-dev
+format: install-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-crds: $(VENV)/.installed-dev
+crds: install-dev
 	$(BIN)/python -m slipstream_core.manifest.crd charts/slipstream-crds/templates
 	$(BIN)/python -m deploy.generate
 
-docs: $(VENV)/.installed-dev
+docs: install-dev
 	$(BIN)/python -m docs.generate
 	$(BIN)/mkdocs build --strict
 
 # A vulnerability service that cannot be reached is said and fails nothing: code and pins are judged all the same. One
 # that answers, and knows of something, fails.
-audit: $(VENV)/.installed-dev
+audit: install-dev
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml gateway operator kernels deploy
 	$(BIN)/python -m deploy.audit_pins
 
-sbom: $(VENV)/.installed-dev
+sbom: install-dev
 	@mkdir -p .run
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o .run/sbom.json $(BIN)/python
 
-# What an image installs, each file by its hashes; the versions are those of constraints.txt. PyTorch and Triton's wheel
-# are not among it: which build of them fits is a matter of the GPU, and comes with the base image.
-LOCK := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate --no-emit-options \
-	--no-emit-index-url --no-emit-trusted-host
+# The packages of an image, each file with its hashes; the versions are those of constraints.txt. PyTorch and Triton's
+# wheel are not among them: the build that fits depends on the GPU and comes with the base image.
+LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate
 LOCK_OURS := $(LOCK) --constraint constraints.txt pyproject.toml
-lock: $(VENV)/.installed-dev
-	$(BIN)/pip-compile $(LOCK_OURS) --extra gateway --extra redis --extra kubernetes --extra drafts --output-file requirements/gateway.txt
-	$(BIN)/pip-compile $(LOCK_OURS) --extra operator --output-file requirements/operator.txt
-	$(BIN)/pip-compile $(LOCK) --no-emit-find-links --output-file requirements/s3.txt requirements/s3.in
+lock: install-dev
+	$(LOCK_OURS) --extra gateway --extra redis --extra kubernetes --extra drafts --output-file requirements/gateway.txt
+	$(LOCK_OURS) --extra operator --output-file requirements/operator.txt
+	$(LOCK) --output-file requirements/s3.txt requirements/s3.in
 
 VERSION      := 0.2.0
 TRITON_IMAGE ?= nvidia/tritonserver:25.05-py3
@@ -99,7 +98,7 @@ images:
 # Seven training runs. Each one resumes after an interruption; checkpoints stay in $(TRAIN) until `export` copies them.
 TRAIN   := .run/train
 TRAINER := $(BIN)/python -m embedded_training.train
-train: $(VENV)/.installed-dev
+train: install-dev
 	$(BIN)/python -m embedded_training.train_tokenizer --out $(TRAIN)/tokenizer
 	$(TRAINER) copier --tokenizer $(TRAIN)/tokenizer --out $(TRAIN)/copier
 	$(TRAINER) stem --tokenizer $(TRAIN)/tokenizer --init $(TRAIN)/copier --out $(TRAIN)/stem
@@ -111,34 +110,22 @@ train: $(VENV)/.installed-dev
 
 # The EAGLE head of SmolLM2, from JSON lines with `messages`: make train-eagle TARGET=DIR PROMPTS=FILE
 EAGLE := kernels/slipstream_engine/embedded/smollm2-eagle
-train-eagle: $(VENV)/.installed-dev
+train-eagle: install-dev
 	$(BIN)/python -m eagle_training.answers --target $(TARGET) --prompts $(PROMPTS) --out $(TRAIN)/answers
 	$(BIN)/python -m eagle_training.train --target $(TARGET) --answers $(TRAIN)/answers --out $(EAGLE)
 
-wheel: $(VENV)/.installed-dev
+wheel: install-dev
 	$(BIN)/python -m build --wheel
 
 # The same wheel for one platform and one Python, with compiled code; needs a C compiler.
-wheel-compiled: $(VENV)/.installed-dev
+wheel-compiled: install-dev
 	SLIPSTREAM_COMPILE=1 $(BIN)/python -m build --wheel --no-isolation
 
 clean:
 	rm -rf $(VENV) build dist .run .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
-# Installed again only when what to install has changed. A development install is a run-time install too.
-$(VENV)/.installed-run: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo 'installing into $(VENV) …'
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded]'
-	@touch $@
-
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo 'installing into $(VENV) …'
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@ $(VENV)/.installed-run
-
-$(VENV)/bin/python:
+# Installs what is missing or has changed. Interrupted at any moment, it starts anew with the next `make`.
+install-run install-dev:
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "slipstream needs Python 3.11 or 3.12; '$(PYTHON)' was not found (make up PYTHON=/path/to/python)" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || { \
-	  echo "slipstream needs Python 3.11 or 3.12; '$(PYTHON)' is $$($(PYTHON) -V 2>&1) (make up PYTHON=/path/to/python)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@exec $(PYTHON) deploy/install.py $(VENV) $(@:install-%=%)

@@ -17,7 +17,7 @@ from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.servers import local_pairs
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
-from tests.support import times
+from tests.support import rings, times
 from tests.support.kinds import Kinds
 from tests.support.kube import CRDS, KubeApiServer, install_chart
 from tests.support.ports import lasting_ports
@@ -59,14 +59,15 @@ settings.load_profile("unhurried")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--unit", action="store_true", help="only unit tests: no process, no socket, no PyTorch")
-    parser.addoption(
-        "--times", action="store_true", help="print where the minutes went: files, tests, fixtures, starts"
-    )
+    parser.addoption("--times", action="store_true", help="print where the minutes went: files, tests, fixtures")
+    parser.addoption("--slow-quarter", metavar="N", help="a quarter of the slow tests: 1 to 4, or commit")
+    parser.addoption("--record", action="store_true", help="record in tests/slow_ring.tsv which slow tests passed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Kinds(only_unit=config.getoption("unit")))
     config.pluginmanager.register(Scheduling())
+    rings.register(config)
     config.pluginmanager.register(TimeLimits())
     if config.getoption("times"):
         times.register(config)

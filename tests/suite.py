@@ -1,7 +1,8 @@
 """`make test`: the suite on two workers, because most of it waits for servers.
 
-Before the tests, vLLM and SmolLM2 come into the user's cache folder: the first time takes minutes, which no test
-should. Options such as `-k` or `--durations=20` go to pytest; with a path among them, it runs as it would by itself.
+Before the tests, missing programs are installed, and vLLM and SmolLM2 come into the user's cache folder: the first time
+takes minutes, which no test should. Options such as `-k` or `--durations=20` go to pytest; with a path among them, it
+runs as it would by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import pytest
 from slipstream_tools.up.smollm2 import smollm2_folder
 from slipstream_tools.up.vllm_install import install_vllm
 
+from tests.support import programs
+
 _WORKERS = 2  # more than that wait for the processor: each worker has servers of its own
 _OPTIONS = ("-n", str(_WORKERS), "--dist", "loadscope")
 
@@ -23,7 +26,10 @@ def main(options: list[str]) -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     if any(not option.startswith("-") and Path(option.partition("::")[0]).exists() for option in options):
+        if missing := programs.instruction():
+            _say(missing)
         return pytest.main(options)
+    programs.install(_say)
     install_vllm(_say)
     smollm2_folder(_say)
     return pytest.main([*_OPTIONS, *options])

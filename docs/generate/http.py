@@ -15,8 +15,9 @@ _USAGE = """\
 answers of Triton, and of vLLM with the plugin."""
 
 _SEEDS = """\
-A request without `seed` gets a random one, and `usage.slipstream.seed` returns it. With `n` above 1, choice `i` (from
-0) is sampled with `seed + i`, as a signed 64-bit number: a request for one choice with that seed gets the same text.
+A request without `seed`, or with `"seed": -1`, gets a random one, and `usage.slipstream.seed` returns it. With `n`
+above 1, choice `i` (from 0) is sampled with `seed + i`, as a signed 64-bit number: a request for one choice with that
+seed gets the same text.
 
 `system_fingerprint` identifies all that determines an answer besides the request: the target's weights, tokenizer,
 number format and device, and the sampling rule. **Two requests with equal bodies, equal seeds and equal fingerprints

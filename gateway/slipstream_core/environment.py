@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from slipstream_core.errors import CommandError
 from slipstream_core.settings import ASSIGNMENT_VARIABLE, Pod, TelemetrySettings
 
 CACHE_VARIABLE = "SLIPSTREAM_VLLM_HOME"
@@ -29,8 +30,17 @@ def _exports(environ: Mapping[str, str], signal: str) -> bool:
 
 
 def secret(name: str) -> str | None:
-    """Value of the environment variable `name`, which a manifest names for an API key; None if unset or empty."""
-    return os.environ.get(name) or None
+    """The API key in the environment variable `name`; None if unset or empty. White space around it does not count:
+    files and Secrets often end with a line break.
+
+    Raises:
+        CommandError: it cannot be sent in a header (RFC 9110, 5.5).
+    """
+    key = os.environ.get(name, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        odd = next(character for character in key if not (character.isascii() and character.isprintable()))
+        raise CommandError(f"the environment variable {name} is no API key: it contains {odd!a}", exit_code=2)
+    return key or None
 
 
 def redis_url(environ: Mapping[str, str] = os.environ) -> str | None:

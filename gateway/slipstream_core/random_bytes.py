@@ -32,3 +32,8 @@ class RandomBytes:
 
 
 random_bytes = RandomBytes().take
+
+
+def random_seed() -> int:
+    """A seed of 53 bits: a client whose numbers are doubles can repeat it."""
+    return int.from_bytes(random_bytes(8)) >> 11

@@ -1,4 +1,4 @@
-"""Lossless verification of drafted tokens, and drafting from a request's own text.
+"""Lossless verification of drafted tokens.
 
 `SamplingBatch` and `LogitAdjustments` hold each request's sampling parameters. `verify` computes the tokens of plain
 decoding and accepts the drafted tokens that are equal to them; `sample` chooses tokens with the same noise. Each
@@ -10,7 +10,6 @@ from slipstream_kernels.adjustments import LogitAdjustments
 from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.errors import KernelUnavailable
 from slipstream_kernels.filters import filtered_probs
-from slipstream_kernels.ngram_lookup import ngram_lookup
 from slipstream_kernels.sampling import sample
 from slipstream_kernels.spec_verify import Verification, verify
 
@@ -20,7 +19,6 @@ __all__ = [
     "SamplingBatch",
     "Verification",
     "filtered_probs",
-    "ngram_lookup",
     "sample",
     "verify",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,9 +18,8 @@ from tests.e2e.real_cluster import Cluster, text_of
 from tests.e2e.test_cluster import STEP_LIMIT_S, until
 from tests.support.kube_client import JSON, KubeError
 from tests.support.kubelet import Kubelet, TritonKubelet
-from tests.support.relay import Relay
 
-FAR_S = 0.4
+RUNS_S, STOPS_S = 0.05, 0.2  # of a slow server
 NOTICED_S = 5.0
 CLIENTS = 3
 REVISION = "x-slipstream-revision"
@@ -90,6 +92,7 @@ class Rollout:
 
     def __init__(self, cluster: Cluster, serving: Kubelet, new: Kubelet) -> None:
         self.cluster, self.serving, self.new = cluster, serving, new
+        self.load: Load | None = None
 
     def begin(self, objects: str = OBJECTS) -> None:
         """The first revision serves."""
@@ -144,13 +147,25 @@ def _serves(url: str) -> bool:
 
 
 def slower(rollout: Rollout, beside: JSON) -> Callable[[], None]:
-    relays = {name: Relay(port, delay_s=FAR_S) for name, port in rollout.new.listed_ports.items()}
-    rollout.new.listed_ports = {name: relay.port for name, relay in relays.items()}
+    """The server is stopped for most of the time. So it is several times as slow as the other one on any machine."""
+    assert isinstance(rollout.new, TritonKubelet)
     rollout.new.roll_out(beside)
+    assert rollout.new.server is not None
+    group, over = rollout.new.server.child.pid, threading.Event()
+
+    def slow_down() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while not over.wait(RUNS_S):
+                os.killpg(group, signal.SIGSTOP)
+                over.wait(STOPS_S)
+                os.killpg(group, signal.SIGCONT)
+
+    thread = threading.Thread(target=slow_down)
+    thread.start()
 
     def clean_up() -> None:
-        for relay in relays.values():
-            relay.stop()
+        over.set()
+        thread.join()
 
     return clean_up
 
@@ -175,7 +190,7 @@ def dies(rollout: Rollout, beside: JSON) -> Callable[[], None]:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise  # the operator may have removed the revision by then, because its answers failed
 
-    until("it gets requests", lambda: rollout.canary.get("phase") == "Comparing")
-    killing = threading.Timer(1.0, kill)
+    until("it has answered", lambda: rollout.load is not None and rollout.load.of(rollout.canary.get("revision", "-")))
+    killing = threading.Thread(target=kill)
     killing.start()
     return killing.join

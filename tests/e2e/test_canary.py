@@ -78,6 +78,7 @@ def test_a_bad_revision_is_taken_back_and_no_request_fails(
     cluster = rollout.cluster
     serving = rollout.deployment("slipstream-support")["spec"]
     with Load(cluster, SUMMARY) as load:
+        rollout.load = load
         clean_up = harm(rollout, rollout.change(NEW_DRAFT_LENGTH))
         ended = rollout.ended("RolledBack")
     clean_up()

@@ -52,6 +52,7 @@ def servers(cluster: Cluster, tmp_path: Path, free_ports: Callable[[int], list[i
         yield servers
 
 
+@pytest.mark.slow  # waits for an idle minute; tests/operator has each part
 def test_one_to_four_to_none_to_one_under_traffic(cluster: Cluster, servers: Replicas) -> None:
     cluster.kubectl("apply", "-f", "-", input=PAIR)
     eventually(lambda: servers.ready == 1, "the first server", within_s=SERVER_S)

@@ -133,6 +133,7 @@ def test_embedded_pair_on_vllm_shows_the_same_three_commands(start_up: Callable[
     assert up.left_behind() == []
 
 
+@pytest.mark.slow  # vLLM on a larger model; test_up.py kills `up` as well
 def test_smollm2_on_vllm_and_killed_up_leaves_no_process(start_up: Callable[..., Any], expected: list[str]) -> None:
     install_vllm(lambda line: print(line, file=sys.stderr))
     up = start_up("--engine", "vllm", "--model", "smollm2")

@@ -59,7 +59,7 @@ class OpenAiServer(ConnectionServer):
 
     `tokens=N` how many, `gap=S` seconds between them, `big=N` bytes of each, `status=N` to refuse, `die=N` to drop
     the connection after N tokens (0: before the head; announced: of a response, before its first item), `fail=N` to
-    tell an error after N, `early-end` to leave out the stream's end, `crlf`, `nousage`, `told=N` to say N for every
+    tell an error after N, `early-end` to end the body before the answer, `crlf`, `nousage`, `told=N` to say N for every
     number of the usage, `engine=S` to say S seconds of the engine's time in it, `accepted=N` and `rejected=N` for the
     draft tokens of an answer that is not streamed, `scored=N` to tell the log-probabilities of N tokens with each,
     `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
@@ -205,9 +205,9 @@ class OpenAiServer(ConnectionServer):
                     return False
                 word = "odd " if index == self.odd_token else f"w{index} "
                 await send(events.token("word" * int(script.get("big", "0")) or word))
-            for last in events.finish(told):
-                await send(last)
             if "early-end" not in script:
+                for last in events.finish(told):
+                    await send(last)
                 await send(events.close(told))
             await asyncio.wait([gone], timeout=float(script.get("linger", 0)))
             writer.write(b"0\r\n\r\n")

@@ -24,6 +24,7 @@ from slipstream_tools.up.processes import Child
 from tests.support.kube_client import JSON, KubeClient, KubeError
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
+from tests.support.programs import assets_folder, missing_assets
 
 __all__ = [
     "ADMIN",
@@ -48,11 +49,9 @@ Found = TypeVar("Found")
 
 
 def find_assets() -> Path:
-    """The folder with `etcd` and `kube-apiserver`: $KUBEBUILDER_ASSETS, else where .ci/build-apiserver puts them."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(os.environ.get("KUBEBUILDER_ASSETS") or cache / "kube-assets")
-    missing = [name for name in ("etcd", "kube-apiserver") if not os.access(folder / name, os.X_OK)]
-    if missing:
+    """The folder with `etcd` and `kube-apiserver`."""
+    folder = assets_folder()
+    if missing := missing_assets():
         raise KubeError(
             f"no {' and no '.join(missing)} in {folder}: run .ci/build-apiserver, or set KUBEBUILDER_ASSETS to a "
             "folder that has them"

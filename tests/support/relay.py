@@ -1,4 +1,4 @@
-"""An address in front of a server: for servers that come one after the other, for a distant one, for one behind TLS."""
+"""An address in front of a server: for servers that come one after the other, for a slow one, for one behind TLS."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ _READ_BYTES = 65_536
 class Relay(ConnectionServer):
     """Passes connections on to the server on `to_port` of the loopback.
 
-    The server's bytes come `delay_s` late, which may change at any time. With `tls`, clients speak TLS; `peers` are the
+    `delay_s` is the delay of the server's bytes; it may be changed at any time. With `tls`, clients speak TLS; `peers` are the
     serial numbers of their certificates, "" for a client without one.
     """
 
-    def __init__(
-        self, to_port: int, *, delay_s: float = 0.0, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
-    ) -> None:
-        self.delay_s = delay_s
+    def __init__(self, to_port: int, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+        self.delay_s = 0.0
         self.peers: list[str] = []
         self._to_port = to_port
         super().__init__(host=host, tls=tls)

@@ -14,6 +14,7 @@ from slipstream_tools.up.vllm_install import install_vllm
 from slipstream_tools.up.vllm_server import VllmLaunch, VllmServer
 
 from tests.support.ports import lasting_ports
+from tests.support.preloaded_python import PreloadedPython
 
 START_TIMEOUT_S = 600.0
 DRAFT_TOKENS = 4
@@ -37,8 +38,16 @@ def vllm_install() -> VllmInstall:
 
 
 @pytest.fixture(scope="session")
+def preloaded_vllm(vllm_install: VllmInstall) -> Iterator[VllmInstall]:
+    """The same vLLM. Its Python has imported it already, so that servers start in seconds."""
+    python = PreloadedPython(vllm_install)
+    yield python.install
+    python.stop()
+
+
+@pytest.fixture(scope="session")
 def start_vllm(
-    tmp_path_factory: pytest.TempPathFactory, vllm_install: VllmInstall
+    tmp_path_factory: pytest.TempPathFactory, preloaded_vllm: VllmInstall
 ) -> Iterator[Callable[..., VllmServer]]:
     """Start a server of the test's own and wait until it is ready. Whoever starts one may stop it; all are stopped at
     the end. `plugin=False`: stock vLLM with its own scheduler."""
@@ -65,7 +74,7 @@ def start_vllm(
         )
         [port] = lasting_ports(1)
         run_dir = tmp_path_factory.mktemp("vllm")
-        server = VllmServer(install=vllm_install, launch=launch, run_dir=run_dir, port=port, env=env)
+        server = VllmServer(install=preloaded_vllm, launch=launch, run_dir=run_dir, port=port, env=env)
         servers.append(server)
         server.wait_ready(timeout_s=START_TIMEOUT_S)
         return server

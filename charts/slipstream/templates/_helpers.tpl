@@ -10,6 +10,15 @@ name is cut and ends with a hash of the whole, so that two long release names ne
 {{- end -}}
 {{- end -}}
 
+{{/* A number as it is written: Helm reads all numbers as floats, and prints 1000000 as 1e+06. */}}
+{{- define "slipstream.number" -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) -}}
+{{- int64 . -}}
+{{- else -}}
+{{- . -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "slipstream.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if .Values.fullnameOverride -}}
@@ -31,7 +40,7 @@ name is cut and ends with a hash of the whole, so that two long release names ne
 Selector labels of a component: (dict "root" $ "component" "gateway").
 */}}
 {{- define "slipstream.selector" -}}
-app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | trunc 63 | trimSuffix "-" | quote }}
 app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
@@ -99,7 +108,7 @@ seccompProfile:
 {{/* Scheduling of a component's pods, as far as it is set in the values. */}}
 {{- define "slipstream.scheduling" -}}
 {{- with .priorityClassName -}}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .nodeSelector }}
 nodeSelector:

@@ -118,7 +118,7 @@ A role of a component and what binds it, in a namespace or (namespace "") in the
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}
 metadata:
-  name: {{ $name }}
+  name: {{ $name | quote }}
   {{- with .namespace }}
   namespace: {{ . | quote }}
   {{- end }}
@@ -130,7 +130,7 @@ rules:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}Binding
 metadata:
-  name: {{ $name }}
+  name: {{ $name | quote }}
   {{- with .namespace }}
   namespace: {{ . | quote }}
   {{- end }}
@@ -139,9 +139,9 @@ metadata:
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: {{ $kind }}
-  name: {{ $name }}
+  name: {{ $name | quote }}
 subjects:
   - kind: ServiceAccount
-    name: {{ include "slipstream.serviceAccountName" . }}
+    name: {{ include "slipstream.serviceAccountName" . | quote }}
     namespace: {{ .root.Release.Namespace | quote }}
 {{ end -}}

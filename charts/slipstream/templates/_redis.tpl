@@ -23,8 +23,8 @@ maxmemory-policy noeviction
   valueFrom:
     secretKeyRef:
       {{- if .Values.redis.existingSecret.name }}
-      name: {{ .Values.redis.existingSecret.name }}
-      key: {{ .Values.redis.existingSecret.key }}
+      name: {{ .Values.redis.existingSecret.name | quote }}
+      key: {{ .Values.redis.existingSecret.key | quote }}
       {{- else }}
       name: {{ include "slipstream.fullname" . }}-redis
       key: url

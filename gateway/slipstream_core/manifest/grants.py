@@ -28,7 +28,7 @@ _NAMES_HINT = "(--grants, modelNames)"
 _OURS = "SLIPSTREAM_"
 
 
-class _Use(msgspec.Struct, frozen=True):
+class KeyUse(msgspec.Struct, frozen=True):
     """One place of a spec that uses a key. `path` is the field that configures its servers."""
 
     path: str
@@ -60,7 +60,7 @@ def grant_problems(pair: ModelPair, grants: Grants) -> Iterator[Problem]:
     if not may_serve(pair.spec.model, pair.metadata.namespace, grants):
         message = f"{show(pair.spec.model)} is not granted to namespace {pair.metadata.namespace} {_NAMES_HINT}"
         yield Problem("spec.model", message)
-    for use in _uses(pair):
+    for use in key_uses(pair):
         grant = grants.api_keys.get(use.variable)
         field = f"{use.path}.{API_KEY_FIELD}"
         if grant is None or not {_ANY, pair.metadata.namespace} & {*grant.namespaces}:
@@ -83,7 +83,8 @@ def is_foreign_name(problem: Problem) -> bool:
     return problem.message.endswith(_NAMES_HINT)
 
 
-def _uses(pair: ModelPair) -> Iterator[_Use]:
+def key_uses(pair: ModelPair) -> Iterator[KeyUse]:
+    """The places of a pair that name a variable with an API key."""
     engine = pair.spec.engine
     places = {}
     if isinstance(engine, VllmEngine):
@@ -92,7 +93,7 @@ def _uses(pair: ModelPair) -> Iterator[_Use]:
         places = {f"spec.engine.arms.{name}": getattr(engine.arms, name) for name in ("plain", "speculative")}
     for path, servers in places.items():
         if servers is not None and servers.api_key_env is not None:
-            yield _Use(path, servers.api_key_env, servers.endpoints or (_own_service(pair),))
+            yield KeyUse(path, servers.api_key_env, servers.endpoints or (_own_service(pair),))
 
 
 def _own_service(pair: ModelPair) -> str:

@@ -149,7 +149,7 @@ class ScriptLine:
 
     The connection is redis-py's, with its credentials, TLS and state. The work of its pool and pipeline around each
     command is left out and commands are packed here, because requests wait for them: it takes less than half of the CPU
-    time (`python -m tests.benchmarks.script_line`).
+    time (docs/decisions/packed-redis-scripts.md).
     """
 
     def __init__(self, url: str, scripts: Sequence[Script]) -> None:

@@ -94,7 +94,8 @@ class Prices:
 
 def requested_output_tokens(request: GenerationRequest) -> int:
     """The maximum number of output tokens; `UNLIMITED_OUTPUT_TOKENS` for a request without a limit."""
-    return min(request.max_tokens or UNLIMITED_OUTPUT_TOKENS, MOST_OUTPUT_TOKENS) * request.choices
+    limit = UNLIMITED_OUTPUT_TOKENS if request.max_tokens is None else request.max_tokens
+    return min(limit, MOST_OUTPUT_TOKENS) * request.choices
 
 
 def expected_prompt_tokens(size: PromptSize) -> int:

@@ -16,6 +16,7 @@ from slipstream_gateway.api.body import CORE_FIELDS, WireMessage, show
 MAX_CHOICES = 8
 MAX_STOP_STRINGS = 4
 MAX_TOKENS = 2**31 - 1
+RANDOM_SEED = -1
 
 
 def integer(name: str, value: int | None, low: int, high: int) -> int | None:
@@ -54,8 +55,8 @@ def top_k_of(value: int | None) -> int:
 
 
 def seed_of(value: int | None) -> int | None:
-    """A 64-bit seed, or None. Raises `InvalidRequest`."""
-    return integer("seed", value, -(2**63), 2**63 - 1)
+    """A 64-bit seed, or None: -1 is a random seed, as in vLLM. Raises `InvalidRequest`."""
+    return None if value == RANDOM_SEED else integer("seed", value, -(2**63), 2**63 - 1)
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:

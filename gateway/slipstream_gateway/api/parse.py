@@ -53,6 +53,9 @@ def parse_completion_request(raw: bytes, overrides: RequestOverrides = NO_OVERRI
     features = features_in_use(fields)
     if len(prompts) > 1:
         features |= {"prompt"}
+    if body.max_tokens == 0:
+        features |= {"max_tokens 0"}  # scores the prompt; Slipstream's own engine generates at least one token
+    _name_limit(body, fields)
     return _request(
         body,
         Endpoint.COMPLETION,
@@ -98,7 +101,7 @@ def _request(
         overrides,
         fields,
         features=features,
-        max_tokens=_max_tokens(body),
+        max_tokens=_max_tokens(body, 1 if endpoint is Endpoint.CHAT else 0),
         messages=messages,
         prompt=prompt,
         n=body.n or 1,
@@ -138,14 +141,20 @@ def _joined(parts: Sequence[object], index: int) -> str:
     return "".join(texts)
 
 
-def _max_tokens(body: WireBody) -> int | None:
+def _name_limit(body: WireBody, fields: dict[str, msgspec.Raw]) -> None:
+    """Calls the limit of a text completion `max_tokens`: vLLM knows no other name there, and ignores it."""
+    if body.max_completion_tokens is not None:
+        fields["max_tokens"] = fields.pop("max_completion_tokens")
+
+
+def _max_tokens(body: WireBody, least: int) -> int | None:
     old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
         message = f"'max_tokens' ({show(old)}) and 'max_completion_tokens' ({show(new)}) differ: send only one of them."
         raise InvalidRequest(message, param="max_tokens")
     if new is not None:
-        return integer("max_completion_tokens", new, 1, MAX_TOKENS)
-    return integer("max_tokens", old, 1, MAX_TOKENS)
+        return integer("max_completion_tokens", new, least, MAX_TOKENS)
+    return integer("max_tokens", old, least, MAX_TOKENS)
 
 
 def parse_prompts(prompt: str | Sequence[str | int | list[int]] | None) -> Sequence[Prompt]:

@@ -21,7 +21,15 @@ from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
 from slipstream_core.types import Endpoint, GenerationRequest, Message, Mode, PromptSize
 
 from slipstream_gateway.api.body import WireItem, WireMessage, WireSampling, show
-from slipstream_gateway.api.features import FOR_SAMPLING, between, is_structured, seed_of, stop_strings, top_k_of
+from slipstream_gateway.api.features import (
+    FOR_SAMPLING,
+    RANDOM_SEED,
+    between,
+    is_structured,
+    seed_of,
+    stop_strings,
+    top_k_of,
+)
 
 
 class RequestOverrides(NamedTuple):
@@ -207,6 +215,8 @@ def generation_request(
     `InvalidRequest`."""
     if not body.model:
         raise InvalidRequest("Missing required parameter: 'model'.", param="model")
+    if body.seed == RANDOM_SEED:
+        fields = {name: value for name, value in fields.items() if name != "seed"}
     raw = msgspec.json.encode(fields)  # for a repeated field, the forwarded body has the value that was validated
     temperature = between("temperature", body.temperature, 1.0, 0.0, 2.0)
     return GenerationRequest(

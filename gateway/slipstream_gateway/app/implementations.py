@@ -106,7 +106,7 @@ def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None 
     rules = EndpointRules(settings.upstreams.endpoints, shared=cluster is not None and cluster.kubeconfig is None)
     if reason := rules.refuse(key.endpoint):
         _log.warning("no connection to %s: %s", key.endpoint, reason)
-        return RefusedUpstream(reason)
+        return RefusedUpstream("The upstream's address is not permitted by --allow-endpoint.", reason=reason)
     if tls is None and key.endpoint.startswith(("grpcs://", "https://")):
         tls = read_credentials(settings.upstreams.tls)
     connect_timeout_s = settings.deadlines.connect_s
@@ -122,7 +122,11 @@ def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None 
     from slipstream_gateway.upstreams.vllm_server import VllmUpstream
 
     context = tls.context if tls is not None else None
-    api_key = _api_key(key.api_key_env, settings)
+    try:
+        api_key = _api_key(key.api_key_env, settings)
+    except CommandError as exc:
+        _log.warning("no connection to %s: %s", key.endpoint, exc)
+        return RefusedUpstream("The gateway has no usable API key for the upstream.", reason=str(exc))
     if key.drafts_per_request:
         return VllmUpstream(
             key.endpoint, connect_timeout_s=connect_timeout_s, api_key=api_key, tls=context, rules=rules

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 from slipstream_core.errors import ModelNotFound, SlipstreamError, UpstreamUnavailable
-from slipstream_core.random_bytes import random_bytes
+from slipstream_core.random_bytes import random_seed
 from slipstream_core.settings import Deadlines
 from slipstream_core.types import ANONYMOUS, Caller, Decision, GenerationRequest
 
@@ -273,7 +273,7 @@ def _seeded(request: GenerationRequest) -> GenerationRequest:
     noise as the first server, and a client can repeat the answer by the seed in its usage."""
     if request.seed is not None:
         return request
-    return msgspec.structs.replace(request, seed=int.from_bytes(random_bytes(8)) >> 1)
+    return msgspec.structs.replace(request, seed=random_seed())
 
 
 def _served(snapshot: Snapshot, request: GenerationRequest) -> ServedRoute:

@@ -5,7 +5,7 @@ to its clients (`gen_ai.server.*`) and a client of its upstreams (`gen_ai.client
 are added. No attribute has text of a prompt or an answer.
 
 The histograms are our own: a value costs 0.1 µs, with exemplars that link to traces, 0.9 µs with prometheus_client and
-9 µs with the OpenTelemetry SDK (`tests.benchmarks.observations`). With prometheus_client they would save 7 of 150
+9 µs with the OpenTelemetry SDK (docs/decisions/own-counters.md). With prometheus_client they would save 7 of 150
 lines; the SDK's Prometheus exporter drops exemplars. Values are handed on in the SDK's data types.
 """
 

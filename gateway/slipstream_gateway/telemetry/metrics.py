@@ -1,7 +1,7 @@
 """Instruments that are read at each scrape or export, and the counters of requests.
 
 Each area of the gateway counts in plain numbers and registers a callable that reads them, because an increment costs
-8 µs with the OpenTelemetry SDK and 0.05 µs as a plain number (`tests.benchmarks.observations`). Attributes come from
+8 µs with the OpenTelemetry SDK and 0.05 µs as a plain number (docs/decisions/own-counters.md). Attributes come from
 closed sets or from the manifest, so that no client can add a series. Those of requests are pair, request class and arm,
 for some also reason and status.
 """

@@ -25,7 +25,9 @@ class RefusedUpstream:
     fingerprint = ""
     draft_standings = ()
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, message: str, *, reason: str) -> None:
+        """Clients get the `message`, the log gets the `reason` as well."""
+        self._message = message
         self._reason = reason
 
     @property
@@ -61,7 +63,7 @@ class RefusedUpstream:
         """Holds no resources."""
 
     def _error(self) -> UpstreamUnavailable:
-        return UpstreamUnavailable("The upstream's address is not permitted by --allow-endpoint.", detail=self._reason)
+        return UpstreamUnavailable(self._message, detail=self._reason)
 
 
 class CheckedResolver(AbstractResolver):

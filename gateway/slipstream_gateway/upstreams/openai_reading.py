@@ -13,22 +13,25 @@ from slipstream_core.types import Endpoint
 
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.openai_continuation import Continued
-from slipstream_gateway.upstreams.openai_wire import failure_at, has_generated_text, has_usage, take_usage
+from slipstream_gateway.upstreams.openai_wire import has_generated_text, has_usage, take_usage
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_events
 from slipstream_gateway.upstreams.responses_wire import ResponsesReader
 from slipstream_gateway.upstreams.sse import count_events
+from slipstream_gateway.upstreams.wire_errors import failure_at, may_be_error
 
-_DONE = re.compile(rb"(?:\A|\n)data: ?\[DONE\]\r?\n")  # a whole line, because generated text may contain the word, too
+_DONE = re.compile(rb"(?:\A|\n)data:[ \t]*\[DONE\][ \t]*\n")  # a whole line: generated text may contain the word
+_FINISH = re.compile(rb'"finish_reason": ?"')
 
 
 class Reader(Protocol):
     """`begun`: an event has arrived that another server would not send identically. `generating`: generated text has
-    arrived. `done`: the stream has ended regularly. `failed`: the server reported a failure of its own, which `read`
-    left out."""
+    arrived. `done`: the stream has ended regularly. `finished`: all choices have their finish reason, so that the
+    answer is whole if the body ends now. `failed`: the server reported a failure of its own, which `read` left out."""
 
     begun: bool
     generating: bool
     done: bool
+    finished: bool
     failed: bool
 
     def read(self, block: bytes) -> bytes:
@@ -52,6 +55,8 @@ class ChatReader:
         self.generating = False
         self.done = False
         self.failed = False
+        self.finished = False
+        self._unfinished = job.request.choices
         self._usage = usage
         self._keep_usage = job.request.include_usage
         self._choices = job.request.choices
@@ -66,11 +71,14 @@ class ChatReader:
             usage.output_tokens += count_events(block)
         if not self.generating:
             self.generating = has_generated_text(block)
-        if _DONE.search(block, max(0, len(block) - 32)) is not None:
+        if b'"finish_reason":"' in block or b'"finish_reason": "' in block:
+            self._unfinished -= len(_FINISH.findall(block))
+            self.finished = self._unfinished <= 0
+        if b"[DONE]" in block and _DONE.search(block) is not None:
             self.done = True
             if not usage.exact:  # three events have no text: the role, the finish reason, [DONE]
                 usage.output_tokens = max(usage.output_tokens - 3, 0)
-        if b'"error"' in block and (at := failure_at(block)) is not None:
+        if may_be_error(block) and (at := failure_at(block)) is not None:
             block, self.failed = block[:at], True
         if has_usage(block):
             was_exact, usage.exact = usage.exact, False

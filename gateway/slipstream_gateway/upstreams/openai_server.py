@@ -34,13 +34,15 @@ from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.http1 import KEEP_ALIVE_S, Http1Client, Http1Response, NotHttp
 from slipstream_gateway.upstreams.input_scores import SCORING_PATH, score_by_input
+from slipstream_gateway.upstreams.model_name import ModelName
 from slipstream_gateway.upstreams.openai_continuation import continued_body
 from slipstream_gateway.upstreams.openai_reading import Reader
-from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage
+from slipstream_gateway.upstreams.openai_wire import read_body_usage
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
 from slipstream_gateway.upstreams.scores import UNSCORED, score_by
-from slipstream_gateway.upstreams.sse import EventSplitter
+from slipstream_gateway.upstreams.sse import EventSplitter, is_whole_event
 from slipstream_gateway.upstreams.token_ids import TokenIds, requests_ids
+from slipstream_gateway.upstreams.wire_errors import reported_error
 
 HttpResponse = Http1Response | CarriedResponse
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -112,13 +114,15 @@ class OpenAiUpstream:
 
     async def complete(self, job: Job) -> Completion:
         body = await _read_whole(await self._post(job))
+        if (error := reported_error(body)) is not None:
+            raise error
         ids = TokenIds(stream=False)
         try:
             body, usage = self._answer(job, ids.take(body) if requests_ids(job) else body)
         except (ValueError, RecursionError):
             raise UpstreamFailed("The upstream returned something other than a JSON object.") from None
-        names = ModelName(job.request.model, job.model)
-        return Completion(pieces=(Wire(names.restore(body), True, *ids.pop()),), usage=usage)
+        body = ModelName(job.request.model).of_body(body)
+        return Completion(pieces=(Wire(body, True, *ids.pop()),), usage=usage)
 
     async def open(self, job: Job) -> OpenAiStream:
         response = await self._post(job)
@@ -183,6 +187,7 @@ class OpenAiUpstream:
     def _headers(self, passed: tuple[tuple[str, str], ...]) -> CIMultiDict[str]:
         headers = CIMultiDict(passed)
         headers["content-type"] = "application/json"
+        headers["accept-encoding"] = "identity"
         if self._api_key is not None:
             headers["authorization"] = f"Bearer {self._api_key}"
         return headers
@@ -220,9 +225,13 @@ class OpenAiUpstream:
         return await self._accepted(response)
 
     async def _accepted(self, response: HttpResponse) -> HttpResponse:
-        """`response` if its status is 200. Raises the error of any other status."""
+        """`response` if its status is 200 and its body is not coded. Raises the error of any other one."""
         if response.status != 200:
             raise await _refusal(response, own_key=self._api_key is not None)
+        coding = response.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("", "identity"):
+            response.close()
+            raise UpstreamFailed(f"The upstream compressed its answer ({coding[:20]!r}), which was not permitted.")
         return response
 
     async def _send(self, url: URL, headers: CIMultiDict[str], body: bytes) -> Http1Response:
@@ -263,7 +272,7 @@ class OpenAiStream:
         self._splitter = EventSplitter()
         self._reader = reader(job, self.usage)
         self._ids = TokenIds(stream=True) if requests_ids(job) else None
-        self._names = ModelName(job.request.model, job.model)
+        self._names = ModelName(job.request.model, in_response=job.request.endpoint is Endpoint.RESPONSES)
         self._first: Wire | None = None
 
     async def prefetch(self) -> None:
@@ -300,22 +309,36 @@ class OpenAiStream:
                 detail = describe_network_error(exc)
                 raise UpstreamFailed("The upstream closed the connection during its stream.", detail=detail) from None
             if not data:
-                raise UpstreamFailed("The upstream ended its stream prematurely.")
+                return self._end()
             block = self._splitter.feed(data)
-            if block:
-                try:
-                    piece = self._take(block)
-                except (ValueError, RecursionError):
-                    raise UpstreamFailed("The upstream sent a malformed event.") from None
-                if piece.data:
-                    return piece
+            if block and (piece := self._take(block)).data:
+                return piece
+
+    def _end(self) -> Wire:
+        """The last block of a body that ended without `[DONE]`. The answer is whole if `[DONE]` lacks its blank line,
+        or if each choice has its finish reason."""
+        tail = self._splitter.tail
+        if tail.lstrip().startswith(b"{"):
+            raise reported_error(tail) or UpstreamFailed("The upstream sent one JSON object in place of a stream.")
+        last = self._take(tail.rstrip() + b"\n\n") if is_whole_event(tail) else Wire(b"")
+        if self._reader.done:
+            return last
+        if not self._reader.finished or self._reader.failed:
+            raise UpstreamFailed("The upstream ended its stream prematurely.")
+        self._reader.done = True
+        return msgspec.structs.replace(last, data=last.data + b"data: [DONE]\n\n")
 
     def _take(self, block: bytes) -> Wire:
+        try:
+            return self._read_block(block)
+        except (ValueError, RecursionError):
+            raise UpstreamFailed("The upstream sent a malformed event.") from None
+
+    def _read_block(self, block: bytes) -> Wire:
         if self._ids is None:
-            return Wire(self._names.restore(self._reader.read(block)), self._reader.generating)
-        block = self._names.restore(
-            self._ids.take(self._reader.read(block))
-        )  # the ids give the reader the number of tokens
+            return Wire(self._names.of_events(self._reader.read(block)), self._reader.generating)
+        # The ids give the reader the number of tokens.
+        block = self._names.of_events(self._ids.take(self._reader.read(block)))
         # Ids of a block that is not forwarded are attached to the next one.
         ids, prompt_ids = self._ids.pop() if block else ((), ())
         return Wire(block, self._reader.generating, ids, prompt_ids)

@@ -53,24 +53,6 @@ class _Envelope(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
 
 
-class WireError(msgspec.Struct):
-    """The error object of servers; the code is a status with vLLM, a word with others."""
-
-    type: str | None = None
-    code: str | int | None = None
-
-    @property
-    def is_of_request(self) -> bool:
-        if isinstance(self.code, int):
-            return 400 <= self.code < 500
-        return self.type is not None and ("invalid_request" in self.type or "BadRequest" in self.type)
-
-
-class _Failure(msgspec.Struct):
-    error: WireError | None = None
-
-
-_decode_failure = msgspec.json.Decoder(_Failure).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_usage = msgspec.json.Decoder(_WireUsage | None).decode
 
@@ -101,45 +83,9 @@ def request_body(
     return _encode(body)
 
 
-class ModelName:
-    """Replaces the upstream's model name by the public one.
-
-    Only a real key matches, because quotes inside a JSON string are escaped. The upstream must write compact JSON or
-    one space after the colon, as every known server does.
-    """
-
-    def __init__(self, public: str, upstream: str) -> None:
-        self._pairs = [
-            (b'"model":' + gap + _encode(upstream), b'"model":' + gap + _encode(public)) for gap in (b"", b" ")
-        ]
-        self._same = public == upstream
-
-    def restore(self, data: bytes) -> bytes:
-        if self._same:
-            return data
-        for upstream, public in self._pairs:
-            data = data.replace(upstream, public)
-        return data
-
-
 def has_generated_text(block: bytes) -> bool:
     """Whether a block of events has generated text, not only the role event."""
     return _GENERATED.search(block) is not None
-
-
-def failure_at(block: bytes) -> int | None:
-    """The offset of the event in which the server reports its own failure; None if there is none. An error that the
-    server blames on the request is part of the answer."""
-    at = 0
-    for event in split_events(block):
-        try:
-            error = _decode_failure(event_data(event)).error
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            error = None
-        if error is not None and not error.is_of_request:
-            return at
-        at += len(event)
-    return None
 
 
 def has_usage(block: bytes) -> bool:

@@ -14,15 +14,18 @@ import re
 import msgspec
 
 from slipstream_gateway.upstreams.base import Count, Usage
-from slipstream_gateway.upstreams.openai_wire import NO_USAGE, WireError, parse_usage
+from slipstream_gateway.upstreams.openai_wire import NO_USAGE, parse_usage
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_delta, most_tokens_of_response
-from slipstream_gateway.upstreams.sse import count_events, event_data, split_events
+from slipstream_gateway.upstreams.sse import count_events, event_data, event_name, split_events
+from slipstream_gateway.upstreams.wire_errors import WireError, error_of
 
 # Only a real key matches, because quotes inside a JSON string are escaped.
 _DELTA = re.compile(rb'"type"\s*:\s*"response\.[a-z_.]+\.delta"')
 _ANNOUNCEMENT = re.compile(rb'"type"\s*:\s*"response\.(?:created|queued|in_progress)"')
 _END = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed)"')
-_FAILURE = re.compile(rb'"type"\s*:\s*"(?:error|response\.failed)"|"error"\s*:\s*\{')
+_FAILURE = re.compile(
+    rb'"type"\s*:\s*"(?:error|response\.failed)"|"error"\s*:\s*[^\sn]|"object"\s*:\s*"error"|(?:\A|\n)event: ?error'
+)
 _SEQUENCE_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,12})')
 
 
@@ -37,12 +40,8 @@ class _Response(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    """An event, or a bare error object. `code` occurs in events of the type `error`."""
-
     type: str | None = None
-    code: str | int | None = None
     response: _Response | None = None
-    error: WireError | None = None
 
 
 _decode_response = msgspec.json.Decoder(_Response).decode
@@ -57,6 +56,7 @@ class ResponsesReader:
         self.begun = False
         self.generating = False
         self.done = False
+        self.finished = False  # `done` says it
         self.failed = False
         self._usage = usage
         usage.counted = False
@@ -84,12 +84,11 @@ class ResponsesReader:
 
 
 def failure_at(block: bytes) -> int | None:
-    """The offset of the first event in `block` in which the server reports its own failure; None if there is none. An
-    error that the server blames on the request is part of the answer."""
+    """As `wire_errors.failure_at`, for the events of a response."""
     at = 0
     for event in split_events(block):
-        parsed = _parse(event)
-        if parsed is not None and _is_failure(parsed):
+        error = _error(event)
+        if error is not None and error.status is None:
             return at
         at += len(event)
     return None
@@ -122,14 +121,13 @@ def _parse(event: bytes) -> _Event | None:
         return None
 
 
-def _is_failure(event: _Event) -> bool:
-    if event.type == "response.failed":
-        error = event.response.error if event.response is not None else None
-    elif event.type == "error":
-        error = event.error or WireError(code=event.code)
-    else:
-        return event.error is not None and not event.error.is_of_request
-    return error is None or not error.is_of_request
+def _error(event: bytes) -> WireError | None:
+    parsed = _parse(event)
+    if parsed is not None and parsed.type == "response.failed":
+        error = parsed.response.error if parsed.response is not None else None
+        return error or WireError()
+    is_named = event_name(event) == b"error" or (parsed is not None and parsed.type == "error")
+    return error_of(event_data(event), named=is_named)
 
 
 def _fill(raw: msgspec.Raw, usage: Usage) -> None:

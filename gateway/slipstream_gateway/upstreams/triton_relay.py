@@ -19,7 +19,8 @@ from slipstream_core.types import Endpoint
 from tritonclient.grpc import service_pb2
 
 from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
-from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage
+from slipstream_gateway.upstreams.model_name import ModelName
+from slipstream_gateway.upstreams.openai_wire import read_body_usage
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
 from slipstream_gateway.upstreams.triton_errors import triton_error
 from slipstream_gateway.upstreams.triton_streams import end_call, read_message
@@ -54,7 +55,7 @@ async def read_whole(call: Any, job: Job) -> Completion:
         body, usage = _with_counts(job, body)
     except (ValueError, RecursionError):
         raise UpstreamFailed("The inference server returned something other than a JSON object.") from None
-    return Completion(pieces=(Wire(ModelName(job.request.model, job.model).restore(body)),), usage=usage)
+    return Completion(pieces=(Wire(ModelName(job.request.model).of_body(body)),), usage=usage)
 
 
 class RelayedStream:
@@ -65,7 +66,7 @@ class RelayedStream:
         self._ended = False
         self._call = call
         self._reader = vllm_reader_of(job, self.usage)
-        self._names = ModelName(job.request.model, job.model)
+        self._names = ModelName(job.request.model, in_response=job.request.endpoint is Endpoint.RESPONSES)
         self._first: Wire | None = None
 
     async def prefetch(self) -> None:
@@ -95,7 +96,7 @@ class RelayedStream:
             except (ValueError, RecursionError):
                 raise UpstreamFailed("The inference server sent a malformed event.") from None
             if block:
-                return Wire(self._names.restore(block), self._reader.generating)
+                return Wire(self._names.of_events(block), self._reader.generating)
         if not self._reader.done:
             raise UpstreamFailed("The inference server ended its stream prematurely.")
         return None

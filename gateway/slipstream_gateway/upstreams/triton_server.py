@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import msgspec
 from slipstream_core.errors import Incomparable, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
-from slipstream_core.random_bytes import random_bytes
+from slipstream_core.random_bytes import random_seed
 from slipstream_core.types import GenerationRequest, Reason, Withheld, choice_seed
 from tritonclient.grpc import service_pb2
 
@@ -172,7 +172,7 @@ class TritonUpstream:
         draft_length = await self._connect(job)
         request, seed = job.request, job.request.seed
         if seed is None:
-            seed = int.from_bytes(random_bytes(8)) >> 1
+            seed = random_seed()
         prompt_field = "messages" if request.messages else "prompt"
         choices = []
         for index in range(request.n):

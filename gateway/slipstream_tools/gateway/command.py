@@ -9,6 +9,7 @@ from slipstream_core.manifest.kill_switch import KillFile, kills_beside
 
 from slipstream_tools.gateway import options as gateway_options
 from slipstream_tools.gateway.options import source
+from slipstream_tools.gateway.options.checks import check_keys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +21,8 @@ def run(args: argparse.Namespace) -> int:
     data = read_file(args.manifest) if args.manifest is not None else None
     # A bad manifest fails here with one clear message, not inside a worker.
     table = compile_file(args.manifest, data) if data is not None else None
+    if table is not None:
+        check_keys(table)
     settings = gateway_options.settings_of(args, table)
     if settings.manifest is not None:  # so does a bad file of kill switches: what was stopped must not be guessed
         KillFile(kills_beside(settings.manifest, settings.state_folder)).refresh()

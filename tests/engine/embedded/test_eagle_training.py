@@ -31,7 +31,8 @@ def _run(monkeypatch: pytest.MonkeyPatch, module: object, *arguments: object) ->
     module.main()  # type: ignore[attr-defined]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.slow  # a training; drafts of the same architecture are served in tests/engine
+@pytest.mark.timeout(1800)
 def test_a_head_is_trained_on_the_targets_answers_and_drafts(
     prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

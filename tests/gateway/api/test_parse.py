@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.errors import InvalidRequest
+from slipstream_core.random_bytes import random_seed
 from slipstream_core.types import Mode
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request
 from slipstream_gateway.api.request import RequestOverrides
@@ -50,6 +51,7 @@ def chat(**fields: Any) -> bytes:
         (chat(top_p=1.5), "top_p", "got 1.5"),
         (chat(top_k=-2), "top_k", "got -2"),
         (chat(max_tokens=0), "max_tokens", "got 0"),
+        (chat(max_completion_tokens=0), "max_completion_tokens", "got 0"),
         (chat(max_tokens=-5), "max_tokens", "got -5"),
         (chat(max_tokens=10**30), "max_tokens", "2147483647"),
         (chat(max_tokens=1.5), "max_tokens", "got 1.5"),
@@ -310,6 +312,21 @@ def test_a_megabyte_in_one_word_is_one_word() -> None:
     assert parse_chat_request(chat(messages=[{"role": "user", "content": word}])).messages[0].content == word
 
 
+@pytest.mark.parametrize("given", [{"max_completion_tokens": 50}, {"max_completion_tokens": 50, "max_tokens": None}])
+def test_a_text_completions_limit_has_the_name_that_servers_know(given: dict[str, Any]) -> None:
+    request = parse_completion_request(json.dumps({"model": "m", "prompt": "x", **given}).encode())
+    assert request.max_tokens == 50
+    assert json.loads(request.raw) == {"model": "m", "prompt": "x", "max_tokens": 50}
+    chatted = parse_chat_request(chat(**given))
+    assert json.loads(chatted.raw)["max_completion_tokens"] == 50
+
+
+def test_a_prompt_is_scored_without_an_answer_where_the_server_does_that() -> None:
+    request = parse_completion_request(b'{"model": "m", "prompt": "x", "echo": true, "max_tokens": 0}')
+    assert request.max_tokens == 0
+    assert request.features == {"echo", "max_tokens 0"}  # so that Slipstream's own engine refuses it
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_an_invalid_request(raw: bytes) -> None:
     for parse in (parse_chat_request, parse_completion_request):
@@ -333,9 +350,13 @@ FIELDS = st.sampled_from(
 @given(st.dictionaries(FIELDS, JSON, max_size=4))
 def test_any_values_in_known_fields_are_a_request_or_an_invalid_request(fields: dict[str, Any]) -> None:
     raw = json.dumps({"model": "m", "messages": HELLO, "prompt": "x", **fields}).encode()
-    for parse in (parse_chat_request, parse_completion_request):
-        with contextlib.suppress(InvalidRequest):
-            assert field_bytes(parse(raw).raw) == field_bytes(raw)
+    with contextlib.suppress(InvalidRequest):
+        assert field_bytes(parse_chat_request(raw).raw) == field_bytes(raw)
+    with contextlib.suppress(InvalidRequest):
+        sent = dict(field_bytes(raw))
+        if sent.get("max_completion_tokens", b"null") != b"null":
+            sent["max_tokens"] = sent.pop("max_completion_tokens")
+        assert dict(field_bytes(parse_completion_request(raw).raw)) == sent
 
 
 def field_bytes(raw: bytes) -> list[tuple[str, bytes]]:
@@ -360,3 +381,20 @@ def test_of_a_field_that_stands_twice_upstreams_get_the_one_that_was_checked() -
         ("n", b"1"),
     ]
     assert request.raw.count(b'"model"') == 1
+
+
+@pytest.mark.parametrize("seed", [-1, None])
+def test_a_random_seed_is_no_seed(seed: int | None) -> None:
+    """The gateway or the server chooses one then, by one rule for all engines."""
+    request = parse_chat_request(chat(seed=seed))
+    assert request.seed is None
+    assert json.loads(request.raw).get("seed") is None
+    assert parse_chat_request(chat(seed=-2)).seed == -2
+
+
+def test_a_seed_of_the_gateway_is_exact_in_a_double() -> None:
+    seeds = {random_seed() for _ in range(1000)}
+    assert len(seeds) == 1000
+    assert max(seeds) > 2**52
+    assert {int(float(seed)) for seed in seeds} == seeds
+    assert min(seeds) >= 0

@@ -24,6 +24,7 @@ from slipstream_gateway.decide.classify.hashing import BYTE_VALUES, IN_WORD, TAB
 import hatch_build
 
 pytestmark = [
+    pytest.mark.slow,  # compiles for more than a minute
     pytest.mark.integration,
     pytest.mark.skipif(shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"),
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
 from tests.support.gateway_process import Process, is_refused, read_all, stream, workers_of
 from tests.support.polling import PATIENCE_S, eventually
+
+NO_VARIABLES: Mapping[str, str] = {}
 
 
 @contextlib.contextmanager
@@ -215,9 +218,10 @@ def test_endless_head_is_refused(
     assert httpx.get(f"{process.url}/health/live", headers={"x": "y" * 60000}, timeout=PATIENCE_S).status_code == 200
 
 
-def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_cli(*arguments: str, env: Mapping[str, str] = NO_VARIABLES) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slipstream_tools.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    environment = {**os.environ, **env}
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
 
 
 def test_port_in_use_is_one_line(openai_server: Callable[..., Any], manifest_text: Any, tmp_path: Path) -> None:
@@ -288,6 +292,17 @@ def test_bad_manifest_and_bad_endpoint_are_named(manifest_text: Any, tmp_path: P
     assert address.returncode == 2
     assert len(address.stderr.splitlines()) == 1
     assert "ModelPair/pair: spec.engine.arms.plain.endpoints[0]: must be http://host:port" in address.stderr
+
+
+def test_a_variable_that_holds_no_api_key_is_named(manifest_text: Any, tmp_path: Path) -> None:
+    manifest = tmp_path / "pair.yaml"
+    text = manifest_text(["http://127.0.0.1:1"]).replace("protocol: openai", "protocol: openai, apiKeyEnv: A_KEY", 1)
+    manifest.write_text(text)
+    refused = run_cli("gateway", "-f", str(manifest), env={"A_KEY": "sk-one\nsk-two\n"})
+    assert refused.returncode == 2
+    [line] = refused.stderr.splitlines()
+    assert "ModelPair/pair: spec.engine.arms.plain.apiKeyEnv: the environment variable A_KEY is no API key" in line
+    assert "sk-" not in line
 
 
 def test_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:

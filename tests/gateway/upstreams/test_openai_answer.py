@@ -54,9 +54,7 @@ def test_tool_calls_and_reasoning_are_part_of_the_answer_and_ids_are_not() -> No
 
 
 def test_completions_have_their_text_elsewhere() -> None:
-    streamed = read(
-        b'data: {"choices": [{"text": "a"}]}\r\n\r\ndata: {"choices": [{"text": "b"}]}\r\n\r\n', stream=True
-    )
+    streamed = read(b'data: {"choices": [{"text": "a"}]}\n\ndata: {"choices": [{"text": "b"}]}\n\n', stream=True)
     assert streamed.text == read(b'{"choices": [{"text": "ab"}]}', stream=False).text == "ab"
 
 

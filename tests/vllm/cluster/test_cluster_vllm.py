@@ -27,11 +27,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture
-def kubelet(vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path) -> Iterator[VllmKubelet]:
+def kubelet(preloaded_vllm: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path) -> Iterator[VllmKubelet]:
     [port] = lasting_ports(1)
     folder = tmp_path / "node"
     folder.mkdir()
-    kubelet = VllmKubelet(vllm_install, kube, namespace, folder, {"http": port})
+    kubelet = VllmKubelet(preloaded_vllm, kube, namespace, folder, {"http": port})
     yield kubelet
     kubelet.stop()
 
@@ -85,6 +85,7 @@ def _condition(cluster: Cluster, type: str, status: str) -> dict[str, Any] | Non
     return next((each for each in conditions if (each["type"], each["status"]) == (type, status)), None)
 
 
+@pytest.mark.slow  # two processes of vLLM
 def test_a_server_of_two_nodes_answers(groups: None, cluster: Cluster, kubelet: VllmKubelet) -> None:
     """Two processes of vLLM, each with half of every layer, as leader and worker of a group."""
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(with_group(OBJECTS)))
@@ -102,6 +103,7 @@ def test_a_server_of_two_nodes_answers(groups: None, cluster: Cluster, kubelet: 
     eventually(lambda: cluster.conditions("modelpair").get("Progressing") == "False", "the rollout is complete")
 
 
+@pytest.mark.slow  # a server of its own; tests/operator has its arguments
 def test_vllm_listens_on_both_families_where_services_have_ipv6(kubelet: VllmKubelet) -> None:
     """The server of the operator's Deployment in such a cluster, without the cluster."""
     pair, _ = yaml.safe_load_all(OBJECTS)

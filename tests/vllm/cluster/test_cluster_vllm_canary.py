@@ -20,13 +20,13 @@ from tests.support.kubelet import VllmKubelet
 from tests.support.ports import lasting_ports
 from tests.vllm.cluster.pairs import with_canary
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]  # two servers on one core
 COMPARED_S = 800.0  # two servers on one core
 
 
 @pytest.fixture
 def make_kubelet(
-    vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path
+    preloaded_vllm: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path
 ) -> Iterator[Callable[[str], VllmKubelet]]:
     """Its servers share one core. On two, each would keep one for a while, and other load on one of the cores would
     look like a slow revision."""
@@ -36,7 +36,7 @@ def make_kubelet(
     def make(name: str) -> VllmKubelet:
         (tmp_path / name).mkdir()
         [port] = lasting_ports(1)
-        made.append(VllmKubelet(vllm_install, kube, namespace, tmp_path / name, {"http": port}, core=core))
+        made.append(VllmKubelet(preloaded_vllm, kube, namespace, tmp_path / name, {"http": port}, core=core))
         return made[-1]
 
     yield make

@@ -20,7 +20,7 @@ from tests.support.ports import lasting_ports
 from tests.support.server_group import ServerGroup
 from tests.vllm.cluster.pairs import OBJECTS, PATIENCE_S, with_group
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(2400)]  # four processes of vLLM
 
 CLIENTS = 3
 DRAIN_TOKENS = 20  # of an answer that a drained server finishes: at first they take it up to 17 s

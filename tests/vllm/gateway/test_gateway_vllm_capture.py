@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import httpx
+import pytest
 from slipstream_gateway.capture.store import CaptureStore
 from slipstream_tools.cli import main
 from slipstream_tools.up.vllm_environment import VllmInstall
@@ -22,6 +23,7 @@ from tests.vllm.gateway.vllm_answers import CALL
 WAIT_S = 60.0
 
 
+@pytest.mark.slow  # imports another training framework
 def test_speculators_reads_the_exact_tokens(vllm_install: VllmInstall, vllm_server: VllmServer, tmp_path: Path) -> None:
     folder, path, output = tmp_path / "captures", tmp_path / "pair.yaml", tmp_path / "rows.jsonl"
     path.write_text(manifest([vllm_server.url], policy=", capture: {share: 1}"))

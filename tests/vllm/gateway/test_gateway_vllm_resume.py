@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
@@ -22,9 +23,11 @@ CUT_BYTES = 20_000  # some tens of the answer's 400 tokens
 
 def send_at_once(server: VllmServer) -> None:
     """Lets the server send what it generates in a moment as one event. Its engine is a process of its own."""
-    os.kill(server.child.pid, signal.SIGSTOP)
+    port = int(server.url.rpartition(":")[2])
+    [pid] = {each.pid for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.laddr.port == port}
+    os.kill(pid, signal.SIGSTOP)
     time.sleep(0.2)
-    os.kill(server.child.pid, signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("resume", ["text", "exact"])

@@ -17,6 +17,7 @@ from slipstream_tools.up.vllm_environment import VllmInstall
 from tests.support.speculators import save_eagle3, training_of
 
 
+@pytest.mark.slow  # imports another training framework with each method
 @pytest.mark.parametrize("method", recipes.METHODS)
 def test_speculators_knows_the_options(method: str, vllm_install: VllmInstall, tmp_path: Path) -> None:
     text = recipes.script(
@@ -26,6 +27,7 @@ def test_speculators_knows_the_options(method: str, vllm_install: VllmInstall, t
     assert training_of(vllm_install, shlex.split(train)[2:]) == [method, "2", str(TARGET_DIR)]
 
 
+@pytest.mark.slow
 def test_check_reads_the_drafts_of_speculators(
     vllm_install: VllmInstall, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

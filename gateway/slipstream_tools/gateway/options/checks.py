@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slipstream_core.arguments import read_options
-from slipstream_core.environment import assignment_secret
-from slipstream_core.errors import CommandError
+from slipstream_core.environment import assignment_secret, secret
+from slipstream_core.errors import CommandError, ManifestError
 from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.hosts import is_loopback
-from slipstream_core.manifest.grants import read_grants
+from slipstream_core.manifest import RoutingTable
+from slipstream_core.manifest.grants import API_KEY_FIELD, key_uses, read_grants
 from slipstream_core.settings import (
     ASSIGNMENT_VARIABLE,
     MIN_SECRET_BYTES,
@@ -124,6 +125,17 @@ def _long_enough(secret: bytes, where: str) -> bytes:
         message = f"{where}: a secret has at least {MIN_SECRET_BYTES} bytes, this one has {len(secret)}."
         raise CommandError(message, exit_code=2)
     return secret
+
+
+def check_keys(table: RoutingTable) -> None:
+    """Raises `ManifestError` for a variable whose API key cannot be sent. It need not be set."""
+    for pair in {route.pair.metadata.key: route.pair for route in table.routes.values()}.values():
+        for use in key_uses(pair):
+            try:
+                secret(use.variable)
+            except CommandError as exc:
+                field = f"ModelPair/{pair.metadata.key}: {use.path}.{API_KEY_FIELD}"
+                raise ManifestError(str(exc), field=field) from None
 
 
 def classifier_of(args: argparse.Namespace) -> Path | None:
