@@ -15,8 +15,8 @@ _READ_BYTES = 65_536
 class Relay(ConnectionServer):
     """Passes connections on to the server on `to_port` of the loopback.
 
-    `delay_s` is the delay of the server's bytes; it may be changed at any time. With `tls`, clients speak TLS; `peers` are the
-    serial numbers of their certificates, "" for a client without one.
+    `delay_s` is the delay of the server's bytes; it may be changed at any time. With `tls`, clients speak TLS; `peers`
+    are the serial numbers of their certificates, "" for a client without one.
     """
 
     def __init__(self, to_port: int, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
