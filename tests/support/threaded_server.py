@@ -17,8 +17,8 @@ from tests.support.polling import PATIENCE_S
 class ThreadedServer(ABC):
     """Runs from its construction to `stop`. Subclasses set their own fields first: the thread uses them.
 
-    A server that another one replaces on the same port gets it from `lasting_ports`: an outgoing connection may take any
-    other port meanwhile.
+    A server that another one replaces on its port takes one of `lasting_ports`: an outgoing connection may get any other
+    port meanwhile.
 
     Raises:
         OSError: the port is taken.
