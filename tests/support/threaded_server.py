@@ -17,7 +17,7 @@ from tests.support.polling import PATIENCE_S
 class ThreadedServer(ABC):
     """Runs from its construction to `stop`. Subclasses set their own fields first: the thread uses them.
 
-    A server that another one replaces on its port takes one of `lasting_ports`: an outgoing connection may get any other
+    A server that another one replaces on its port takes one of `lasting_ports`. Outgoing connections may get any other
     port meanwhile.
 
     Raises:
