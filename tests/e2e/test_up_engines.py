@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from slipstream_tools.up.smollm2 import smollm2_folder
 from slipstream_tools.up.vllm_install import install_vllm
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.e2e.pasted import run_pasted
 
@@ -44,8 +44,8 @@ def smollm2() -> Path:
 @pytest.fixture(scope="module")
 def expected(smollm2: Path) -> list[str]:
     """What transformers' own greedy search answers."""
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2)
+    model = transformers.AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
     answers = []
     for question in QUESTIONS:
         messages = [{"role": "user", "content": question}]

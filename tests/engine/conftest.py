@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from eagle_training.head import Head
 from slipstream_engine.draft_training.llama import llama_config
 from slipstream_engine.engine import Engine
@@ -15,7 +16,6 @@ from slipstream_engine.loading import load_engine
 from slipstream_engine.settings import EngineSettings
 from slipstream_engine.types import Chunk, GenerationRequest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
 
 EOS = "<|end|>"
 torch.set_num_threads(1)  # tiny tensors: a second thread waits, and takes a processor to do so
@@ -33,9 +33,11 @@ def _write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-def _write_model(folder: Path, seed: int, layers: int, like: LlamaForCausalLM | None, noise: float) -> LlamaForCausalLM:
+def _write_model(
+    folder: Path, seed: int, layers: int, like: transformers.LlamaForCausalLM | None, noise: float
+) -> transformers.LlamaForCausalLM:
     torch.manual_seed(seed)
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=257,
         hidden_size=32,
         intermediate_size=48,
@@ -47,7 +49,7 @@ def _write_model(folder: Path, seed: int, layers: int, like: LlamaForCausalLM | 
         eos_token_id=256,
         bos_token_id=None,
     )
-    model = LlamaForCausalLM(config)
+    model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.35) if parameter.dim() > 1 else parameter.fill_(1.0)
@@ -60,7 +62,7 @@ def _write_model(folder: Path, seed: int, layers: int, like: LlamaForCausalLM | 
     return model
 
 
-def eagle_head(target: LlamaForCausalLM) -> Head:
+def eagle_head(target: transformers.LlamaForCausalLM) -> Head:
     """A random EAGLE head for `target`."""
     config = target.config
     shape = llama_config(

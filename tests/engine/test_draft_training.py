@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from slipstream_engine.draft_training import llama
 from slipstream_engine.draft_training.answers import Answers, read_rows
@@ -19,7 +20,6 @@ from slipstream_engine.embedded import DRAFT_DIR
 from slipstream_engine.errors import CheckpointError
 from slipstream_engine.model import Model
 from slipstream_engine.step_batch import Span
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 
 def _rows(count: int, seed: int = 0) -> list[Row]:
@@ -88,9 +88,11 @@ def _small(kind: str, folder: Path) -> torch.nn.Module:
     }  # fmt: skip
     torch.manual_seed(1)
     if kind == "qwen2":
-        model: torch.nn.Module = Qwen2ForCausalLM(Qwen2Config(**common, tie_word_embeddings=True))
+        model: torch.nn.Module = transformers.Qwen2ForCausalLM(
+            transformers.Qwen2Config(**common, tie_word_embeddings=True)
+        )
     else:
-        model = Qwen3ForCausalLM(Qwen3Config(**common, tie_word_embeddings=False))
+        model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**common, tie_word_embeddings=False))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

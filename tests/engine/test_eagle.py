@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from eagle_training.head import Head, Run
 from slipstream_engine.drafts import DraftRow, Offer
 from slipstream_engine.eagle import EagleDrafts, EagleHead
@@ -19,7 +20,6 @@ from slipstream_engine.preflight import compare
 from slipstream_engine.step_batch import Span
 from torch import Tensor
 from torch.nn import functional
-from transformers import LlamaForCausalLM
 
 from tests.engine.conftest import eagle_head
 
@@ -60,7 +60,7 @@ def _expected(head: Head, target: Model, tokens: list[int]) -> list[int]:
 @torch.inference_mode()
 def test_engine_proposes_as_the_trainer_predicts(pair_folder: Path, target: Model) -> None:
     """Over a request's life: a prompt in two parts, then steps that accept none, some and all drafts."""
-    head = eagle_head(LlamaForCausalLM.from_pretrained(pair_folder / "target"))
+    head = eagle_head(transformers.LlamaForCausalLM.from_pretrained(pair_folder / "target"))
     drafts = EagleDrafts(EagleHead.load(pair_folder / "eagle", target), target, slots=3)
     text = torch.randint(0, 256, (60,), generator=torch.Generator().manual_seed(5)).tolist()
     hidden = _hidden(target, text)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from slipstream_engine.engine import Engine
 from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
 from slipstream_kernels import SamplingBatch, filtered_probs
-from transformers import LlamaForCausalLM
 
 Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
 Make = Callable[..., Engine]
@@ -45,7 +45,7 @@ def _tokens(chunks: dict[str, list[Chunk]]) -> dict[str, list[int]]:
 @pytest.fixture(scope="module")
 def greedy_answers(pair_folder: Path) -> list[list[int]]:
     """What transformers' own greedy search says after each prompt."""
-    model = LlamaForCausalLM.from_pretrained(pair_folder / "target").eval()
+    model = transformers.LlamaForCausalLM.from_pretrained(pair_folder / "target").eval()
     answers = []
     for prompt in PROMPTS:
         ids = model.generate(torch.tensor([prompt]), max_new_tokens=40, do_sample=False, pad_token_id=0)
@@ -152,7 +152,7 @@ def test_two_sampled_tokens_have_the_targets_joint_distribution(
 
 def _joint(folder: Path, prompt: tuple[int, ...], params: dict[str, float]) -> dict[tuple[int, int], float]:
     """Exact probabilities of the first two tokens, by transformers' logits."""
-    model = LlamaForCausalLM.from_pretrained(folder / "target").eval()
+    model = transformers.LlamaForCausalLM.from_pretrained(folder / "target").eval()
 
     def after(ids: list[int]) -> torch.Tensor:
         with torch.no_grad():

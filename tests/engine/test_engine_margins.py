@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from slipstream_engine.engine import Engine
 from slipstream_engine.triton_response_sender import merge_chunks
 from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import LlamaForCausalLM
 
 from tests.engine.without_engine_time import without_engine_time
 
@@ -57,7 +57,7 @@ def _tokens(row: list[Chunk]) -> list[int]:
 
 def _expected(folder: Path, tokens: list[int]) -> list[float]:
     """By transformers' logits over the whole answer at once."""
-    model = LlamaForCausalLM.from_pretrained(folder / "target").eval()
+    model = transformers.LlamaForCausalLM.from_pretrained(folder / "target").eval()
     with torch.no_grad():
         logits = model(torch.tensor([[*PROMPT, *tokens]])).logits[0]
     best = logits[len(PROMPT) - 1 : -1].topk(2).values

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import regex
 import torch
+import transformers
 from slipstream_engine.errors import CheckpointError
 from slipstream_engine.gguf_checkpoint import convert, main
 from slipstream_engine.tokenizer import Tokenizer
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 HIDDEN, INNER, LAYERS, HEADS, KV_HEADS = 96, 160, 2, 6, 2
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -29,9 +29,9 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def model() -> LlamaForCausalLM:
+def model() -> transformers.LlamaForCausalLM:
     torch.manual_seed(0)
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         hidden_size=HIDDEN,
         intermediate_size=INNER,
         num_hidden_layers=LAYERS,
@@ -43,7 +43,7 @@ def model() -> LlamaForCausalLM:
         tie_word_embeddings=True,
         initializer_range=0.3,
     )
-    return LlamaForCausalLM(config).eval()
+    return transformers.LlamaForCausalLM(config).eval()
 
 
 def _tokens() -> list[str]:
@@ -65,7 +65,7 @@ def _gguf_rows(weight: torch.Tensor, heads: int) -> np.ndarray:
 
 
 @pytest.fixture
-def write_gguf(tmp_path: Path, model: LlamaForCausalLM) -> Write:
+def write_gguf(tmp_path: Path, model: transformers.LlamaForCausalLM) -> Write:
     def write(**changes: str | bool) -> Path:
         path = tmp_path / "model.gguf"
         writer = gguf.GGUFWriter(path, str(changes.get("architecture", "llama")))
@@ -101,7 +101,7 @@ def write_gguf(tmp_path: Path, model: LlamaForCausalLM) -> Write:
     return write
 
 
-def _add_tensors(writer: gguf.GGUFWriter, model: LlamaForCausalLM) -> None:
+def _add_tensors(writer: gguf.GGUFWriter, model: transformers.LlamaForCausalLM) -> None:
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, LAYERS)
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight":
@@ -117,9 +117,11 @@ def _add_tensors(writer: gguf.GGUFWriter, model: LlamaForCausalLM) -> None:
             writer.add_tensor(renamed, values)
 
 
-def test_weights_are_those_of_the_model_rounded(write_gguf: Write, tmp_path: Path, model: LlamaForCausalLM) -> None:
+def test_weights_are_those_of_the_model_rounded(
+    write_gguf: Write, tmp_path: Path, model: transformers.LlamaForCausalLM
+) -> None:
     convert(write_gguf(), tmp_path)
-    converted = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    converted = transformers.LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     for name, weight in model.state_dict().items():
         found = converted.state_dict()[name]
         if "mlp" in name:  # 8 bits a weight, in blocks with a scale of their own
@@ -128,9 +130,11 @@ def test_weights_are_those_of_the_model_rounded(write_gguf: Write, tmp_path: Pat
             assert torch.equal(found, weight.to(torch.bfloat16).float()), name
 
 
-def test_configuration_is_that_of_the_model(write_gguf: Write, tmp_path: Path, model: LlamaForCausalLM) -> None:
+def test_configuration_is_that_of_the_model(
+    write_gguf: Write, tmp_path: Path, model: transformers.LlamaForCausalLM
+) -> None:
     convert(write_gguf(), tmp_path)
-    converted = LlamaConfig.from_pretrained(tmp_path)
+    converted = transformers.LlamaConfig.from_pretrained(tmp_path)
     for field in (
         "hidden_size",
         "intermediate_size",
@@ -159,7 +163,7 @@ def test_words_are_cut_as_llama_cpp_cuts_them(write_gguf: Write, tmp_path: Path,
     assert ids == expected
     assert tokenizer.vocab["20"] not in ids
     assert tokenizer.decode(ids) == text
-    assert AutoTokenizer.from_pretrained(tmp_path).encode(text) == ids
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).encode(text) == ids
 
 
 def test_chat_prompt_starts_once_and_the_answer_ends_at_im_end(write_gguf: Write, tmp_path: Path) -> None:
@@ -170,7 +174,7 @@ def test_chat_prompt_starts_once_and_the_answer_ends_at_im_end(write_gguf: Write
     start = tokenizer.vocab["<|im_start|>"]
     assert [position for position, token in enumerate(ids) if token == start] == [0, len(ids) - 11]
     assert tokenizer.eos_ids == {tokenizer.vocab["<|im_end|>"]}
-    reference = AutoTokenizer.from_pretrained(tmp_path)
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert list(ids) == reference.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
     assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == 2
 

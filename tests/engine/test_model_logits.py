@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from slipstream_engine.checkpoint import load_weights
 from slipstream_engine.config import load_config
 from slipstream_engine.errors import CheckpointError
 from slipstream_engine.model import Model
 from slipstream_engine.step_batch import Span
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
@@ -39,28 +39,36 @@ YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-CONFIGS = {
-    "llama": LlamaConfig(**SIZES),
-    "llama-tied-wide-heads": LlamaConfig(**SIZES, head_dim=32, tie_word_embeddings=True),
-    "llama-biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
-    "llama-no-gqa": LlamaConfig(**{**SIZES, "num_key_value_heads": 8}),
-    "llama-rope-linear": LlamaConfig(
-        **SIZES, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
+# The name of the class and its options: to import a configuration of transformers takes seconds.
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {}),
+    "llama-tied-wide-heads": ("LlamaConfig", {"head_dim": 32, "tie_word_embeddings": True}),
+    "llama-biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
+    "llama-no-gqa": ("LlamaConfig", {"num_key_value_heads": 8}),
+    "llama-rope-linear": (
+        "LlamaConfig",
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}},
     ),
-    "llama-rope-llama3": LlamaConfig(**SIZES, rope_parameters=LLAMA3),
-    "llama-rope-yarn": LlamaConfig(**SIZES, rope_parameters=YARN),
-    "mistral": MistralConfig(**SIZES, sliding_window=None),
-    "qwen2": Qwen2Config(**SIZES),
-    "qwen3": Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
+    "llama-rope-llama3": ("LlamaConfig", {"rope_parameters": LLAMA3}),
+    "llama-rope-yarn": ("LlamaConfig", {"rope_parameters": YARN}),
+    "mistral": ("MistralConfig", {"sliding_window": None}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {"head_dim": 16, "tie_word_embeddings": True}),
 }
 CPU = torch.device("cpu")
+
+
+def random_model(name: str) -> Any:
+    """A transformers model with random weights."""
+    kind, options = CONFIGS[name]
+    return transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**SIZES | options))
 
 
 @pytest.fixture(params=sorted(CONFIGS))
 def reference(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Path]:
     """A random transformers model, its biases and norms not at their trivial starting values, and its folder."""
     torch.manual_seed(5)
-    model = AutoModelForCausalLM.from_config(CONFIGS[request.param]).eval()
+    model = random_model(request.param).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):
@@ -163,7 +171,7 @@ def test_unsupported_checkpoint_is_refused_with_its_reason(
 ) -> None:
     import json
 
-    AutoModelForCausalLM.from_config(CONFIGS["llama"]).save_pretrained(tmp_path)
+    random_model("llama").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
     with pytest.raises(CheckpointError, match=message):
@@ -177,12 +185,12 @@ def test_missing_key_in_config_is_named(tmp_path: Path) -> None:
 
 
 def test_damaged_weights_are_named(tmp_path: Path) -> None:
-    AutoModelForCausalLM.from_config(CONFIGS["llama"]).save_pretrained(tmp_path)
+    random_model("llama").save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not a tensor file")
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         load_weights(tmp_path, load_config(tmp_path), CPU, torch.float32)
 
 
 def test_sliding_window_ends_the_context(tmp_path: Path) -> None:
-    MistralConfig(**{**SIZES, "sliding_window": 96}).save_pretrained(tmp_path)
+    transformers.MistralConfig(**{**SIZES, "sliding_window": 96}).save_pretrained(tmp_path)
     assert load_config(tmp_path).context_tokens == 96

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+import transformers
 from embedded_training.batches import render_prompt
 from embedded_training.shapes import DRAFT, TARGET
 from hypothesis import given
@@ -18,7 +19,6 @@ from slipstream_engine.draft_training.llama import Llama
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR, demo
 from slipstream_engine.embedded.corpus import example
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 FOLDERS = pytest.mark.parametrize("folder", [TARGET_DIR, DRAFT_DIR], ids=("target", "draft"))
 TOKENIZER = Tokenizer.from_file(str(TARGET_DIR / "tokenizer.json"))
@@ -59,13 +59,13 @@ def test_checkpoints_have_the_shapes_that_training_makes(folder: Path, config: M
 @FOLDERS
 def test_transformers_computes_the_same_logits(folder: Path) -> None:
     ids = torch.randint(5, TARGET.vocab_rows, (2, 40), generator=torch.Generator().manual_seed(0))
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(Llama.load(folder)(ids), reference(ids).logits, rtol=1e-3, atol=1e-3)
 
 
 def test_the_chat_template_renders_what_training_used() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(TARGET_DIR)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(TARGET_DIR)
     for index in range(20):
         one = example(21, index)
         rendered = tokenizer.apply_chat_template(one.chat(), tokenize=False, add_generation_prompt=True)
@@ -73,7 +73,7 @@ def test_the_chat_template_renders_what_training_used() -> None:
 
 
 def test_the_chat_template_renders_a_finished_turn() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(TARGET_DIR)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(TARGET_DIR)
     chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     assert tokenizer.apply_chat_template(chat, tokenize=False) == "<|user|>Hi<|end|><|assistant|>Hello<|end|>"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_engine.errors import RequestError
 from slipstream_engine.tokenizer import Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 LLAMA3 = """\
 {{- bos_token }}
@@ -91,7 +91,7 @@ THOROUGH = settings(deadline=None, max_examples=150)
 
 
 def expected_ids(folder: Path, template: str, messages: list[dict[str, str]]) -> tuple[int, ...]:
-    peer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **NAMES)
+    peer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **NAMES)
     ids = peer.apply_chat_template(
         messages, chat_template=template, add_generation_prompt=True, tokenize=True, return_dict=False
     )
