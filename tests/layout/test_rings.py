@@ -103,4 +103,4 @@ def test_times_name_files_tests_and_fixtures(suite: Path) -> None:
     output = run(suite, "--slow-quarter=1")
     assert "test_a.py::test_slow[2]" in output
     assert any(line.split()[:4] == ["slow_to_start", "(test_a.py)", "2", "0.0"] for line in output.splitlines())
-    assert "starts: " in output
+    assert "by file" in output

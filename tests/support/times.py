@@ -23,6 +23,7 @@ from tests.support.child_startup import starts
 from tests.support.polling import WAITED
 
 ROWS = 25
+_FILES = 8
 _COLUMNS = ("setup", "call", "teardown", "waited", "cpu")
 
 
@@ -114,8 +115,14 @@ class Times:
         by_time = sorted(self._fixtures.items(), key=lambda item: -sum(item[1]))
         for name, taken in by_time[:ROWS]:
             yield f"{name:<82} {len(taken):7} {sum(taken):7.1f} {max(taken):7.1f}"
-        started = Counter(self._starts.read_text(encoding="utf-8").split()).most_common()
-        yield "starts: " + ", ".join(f"{program} {count}" for program, count in started)
+        yield f"{'program':<16} {'starts':>7}  by file"
+        started: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for line in self._starts.read_text(encoding="utf-8").splitlines():
+            program, _, file = line.partition("\t")
+            started[program][file.removeprefix("tests/")] += 1
+        for program, by_file in sorted(started.items(), key=lambda item: -item[1].total()):
+            largest = ", ".join(f"{file} {count}" for file, count in by_file.most_common(_FILES))
+            yield f"{program:<16} {by_file.total():7}  {largest}"
 
 
 def _processor_s() -> float:
@@ -132,6 +139,8 @@ def register(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     if not is_worker:
         config.pluginmanager.register(Times())
-    if is_worker or not config.getoption("numprocesses", None):
+    alone = not is_worker and not config.getoption("numprocesses", None)
+    if is_worker or alone:
         config.pluginmanager.register(Clock())
+    if alone:  # a worker records since its start, like every process that tests start
         sys.addaudithook(starts.record)

@@ -1,4 +1,5 @@
-"""A record of the servers and programs that tests start: one line with the program's name for each start."""
+"""A record of the servers and programs that tests start: one line for each start, with the program's name and the file
+of the test."""
 
 import os
 
@@ -29,5 +30,6 @@ def record(event: str, arguments: tuple[object, ...]) -> None:
         words = command.split() if isinstance(command, str) else list(map(str, command))  # type: ignore[call-overload]
         start = " ".join(words[:_WORDS])
         name = next((name for part, name in _PROGRAMS if part in start), "other")
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
         with open(file, "a", encoding="utf-8") as log:
-            log.write(f"{name}\n")
+            log.write(f"{name}\t{test}\n")
