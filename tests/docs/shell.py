@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.doc_blocks import Block
+from tests.support.polling import eventually
 
 TIMEOUT_S = 120.0
 
@@ -83,7 +83,4 @@ def _answers(url: str) -> bool:
 
 def until(holds: Callable[[], bool], said: Callable[[], str] = str) -> None:
     """Wait for it; where it does not come, fail with what `said` returns."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline, said()
-        time.sleep(0.05)
+    eventually(holds, within_s=TIMEOUT_S, seen=said)

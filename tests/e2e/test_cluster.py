@@ -30,6 +30,7 @@ from tests.e2e.real_cluster import (
 )
 from tests.support.kube import KubeApiServer
 from tests.support.kubelet import TritonKubelet
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -102,13 +103,8 @@ def until(
     seen: Callable[[], Any] | None = None,
     within_s: float = STEP_LIMIT_S,
 ) -> Any:
-    """What `check` returns, once that is true; it says what it waited for, and what it saw instead."""
-    deadline = time.monotonic() + within_s
-    while not (found := check()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {within_s:g} s: {what}; seen: {seen() if seen else found}")
-        time.sleep(0.1)
-    return found
+    """`eventually` with the limit of a step of a cluster."""
+    return eventually(check, what, within_s=within_s, seen=seen)
 
 
 def rare_codes() -> str:

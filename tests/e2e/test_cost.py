@@ -22,8 +22,9 @@ from tests.e2e.real_cluster import Gateway
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
+from tests.support.polling import eventually
 from tests.support.redis_server import RedisServer
-from tests.support.threaded_server import ThreadedServer
+from tests.support.threaded_server import WebServer
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -47,7 +48,7 @@ POLICY: JSON = {
 }
 
 
-class PricedServer(ThreadedServer):
+class PricedServer(WebServer):
     """vLLM with Slipstream's plugin, as far as a gateway sees it. A speculative answer takes `dearer` times the
     engine's time of a plain one."""
 
@@ -55,18 +56,12 @@ class PricedServer(ThreadedServer):
         self._dearer, self._luck = dearer, random.Random(1)
         super().__init__()
 
-    async def _serve(self) -> None:
-        app = web.Application()
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/slipstream", self._facts)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.port = runner.addresses[0][1]
-        self._ready.set()
-        await self._stopping.wait()
-        await runner.cleanup()
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/models", self._models),
+            web.get("/slipstream", self._facts),
+            web.post("/v1/chat/completions", self._chat),
+        ]
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": []})
@@ -186,15 +181,13 @@ def enough(found: JSON) -> bool:
 
 def wait_until_served(url: str) -> None:
     """Until the pair is ready, so that a request would speculate."""
-    deadline = time.monotonic() + LIMIT_S
-    seen: Any = None
-    while time.monotonic() < deadline:
-        with contextlib.suppress(httpx.TransportError):
-            seen = httpx.post(f"{url}/v1/route", json=body(), timeout=LIMIT_S).json()
-            if seen.get("arm") == "speculative":
-                return
-        time.sleep(0.1)
-    pytest.fail(f"nothing speculates: {seen}")
+
+    def decision() -> Any:
+        return httpx.post(f"{url}/v1/route", json=body(), timeout=LIMIT_S).json()
+
+    eventually(
+        lambda: decision().get("arm") == "speculative", "speculation", seen=decision, ignoring=httpx.TransportError
+    )
 
 
 def body() -> JSON:

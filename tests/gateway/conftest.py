@@ -22,7 +22,7 @@ from tests.gateway.scripted_chat import ChatEvents, Events
 from tests.gateway.scripted_responses import ResponseEvents, response, script_of
 from tests.support.draws import SECRET
 from tests.support.polling import PATIENCE_S, eventually
-from tests.support.threaded_server import ThreadedServer
+from tests.support.threaded_server import ConnectionServer
 
 
 async def _leaves(reader: asyncio.StreamReader, within_s: float) -> bool:
@@ -53,7 +53,7 @@ def _usage(script: dict[str, str]) -> dict[str, Any]:
     return told | ({"slipstream": {"engine_seconds": float(script["engine"])}} if "engine" in script else {})
 
 
-class OpenAiServer(ThreadedServer):
+class OpenAiServer(ConnectionServer):
     """An OpenAI-compatible server in a thread. The last message (or the prompt, or the last item of a response's input)
     is a script, words apart:
 
@@ -84,31 +84,11 @@ class OpenAiServer(ThreadedServer):
         self.answer_id = "chatcmpl-up"
         self.models: list[str] = []
         self._scripted = scripted
-        self._connections: set[asyncio.Task[None]] = set()
         super().__init__(port)
 
-    async def _serve(self) -> None:
-        server = await asyncio.start_server(self._client, "127.0.0.1", self.port)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stopping.wait()
-        server.close()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            while await self._one_request(reader, writer):
-                pass
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the connection's end is the task's
-        finally:
-            self._connections.discard(task)
-            writer.close()
+        while await self._one_request(reader, writer):
+            pass
 
     async def _one_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

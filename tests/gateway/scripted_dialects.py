@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 
-from tests.support.threaded_server import ThreadedServer
+from tests.support.threaded_server import WebServer
 
 Json = dict[str, Any]
 
@@ -37,7 +37,7 @@ DETAILS = {
 TOKENS_PER_PASS = len(WORDS) / (1 + STEPS)
 
 
-class ScriptedDialect(ThreadedServer):
+class ScriptedDialect(WebServer):
     """A server in a thread. `garbage`: sampled answers are none of the target. `ready` can be changed while it runs."""
 
     ready_path: ClassVar[str]
@@ -49,20 +49,13 @@ class ScriptedDialect(ThreadedServer):
         self.requests: list[Json] = []
         super().__init__()
 
-    async def _serve(self) -> None:
-        app = web.Application()
-        app.router.add_get(self.ready_path, self._readiness)
-        app.router.add_post("/v1/completions", self._completion)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/generate", self._generate)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", self.port)
-        await site.start()
-        self.port = runner.addresses[0][1]
-        self._ready.set()
-        await self._stopping.wait()
-        await runner.cleanup()
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get(self.ready_path, self._readiness),
+            web.post("/v1/completions", self._completion),
+            web.post("/v1/chat/completions", self._chat),
+            web.post("/generate", self._generate),
+        ]
 
     async def _readiness(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.ready else 503)

@@ -31,6 +31,7 @@ from tritonclient.grpc import InferInput
 from tritonclient.utils import InferenceServerException
 
 from tests.operator.pair_objects import EMBEDDED_SPEC, JSON, children, live_deployment, pair_object, pod, template
+from tests.support.polling import eventually, soon
 
 START_TIMEOUT_S = 90.0
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
@@ -98,19 +99,14 @@ class Pod:
 
     def wait_ready(self) -> None:
         """Until its readiness probe succeeds."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self.is_ready():
+
+        def is_ready() -> bool:
             if was_starved(self.child):
                 self.child = self._launch()
             assert self.child.exit_status() is None, self.child.log_tail(40)
-            assert time.monotonic() < deadline, self.child.log_tail(40)
-            time.sleep(0.1)
+            return self.is_ready()
 
-    def wait_not_ready(self) -> None:
-        deadline = time.monotonic() + self.grace_period_s
-        while self.is_ready():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(is_ready, "the readiness probe succeeds", seen=lambda: self.child.log_tail(40))
 
     def is_ready(self) -> bool:
         path = self.container["readinessProbe"]["httpGet"]["path"]
@@ -311,9 +307,8 @@ async def test_a_change_of_weights_drops_no_answer(volume: Path, tmp_path: Path,
             assert not leaving[-1].begun.is_set()
             os.kill(old.child.pid, signal.SIGTERM)
             started = time.monotonic()
-            await asyncio.to_thread(old.wait_not_ready)
-            while await takes_requests(to_old):  # noqa: ASYNC110 - HTTP closes a moment before gRPC
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(eventually, lambda: not old.is_ready(), "the readiness probe fails")
+            await soon(lambda: is_closed(to_old), "gRPC is closed")  # a moment after HTTP
             await refused_at_once(Stream(to_old))
             assert [stream.ended for stream in leaving] == [None] * len(ENDLESS)
             taken_over = Stream(to_new, text=ENDLESS[0])
@@ -330,6 +325,10 @@ async def takes_requests(client: grpc_client.InferenceServerClient) -> bool:
         return bool(await client.is_server_ready())
     except InferenceServerException:
         return False
+
+
+async def is_closed(client: grpc_client.InferenceServerClient) -> bool:
+    return not await takes_requests(client)
 
 
 async def refused_at_once(stream: Stream) -> None:

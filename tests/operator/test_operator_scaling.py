@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,8 +117,19 @@ def test_two_owners_of_the_number_are_refused(kube: KubeApiServer, cluster: Clus
     assert "spec.serving.replicas has no effect with spec.serving.autoscaling" in message.replace(":", "")
 
 
-@pytest.mark.usefixtures("operator")
-def test_a_waiting_request_starts_the_first_server_at_once(cluster: Cluster) -> None:
+@pytest.fixture
+def by_events(kube: KubeApiServer, crds: None, namespace: str, tmp_path: Path) -> Iterator[Cluster]:
+    """A namespace whose operator looks only where something has changed: its first resync is beyond the test."""
+    install_definitions(kube, [leader_worker_sets(), scaled_objects()])
+    grant(kube, namespace)
+    cluster = Cluster(kube.client(), namespace)
+    with OperatorProcess(kube, cluster.namespace, tmp_path, "--resync", "3600") as running:
+        running.wait_ready()
+        yield cluster
+
+
+def test_a_waiting_request_starts_the_first_server_by_an_event(by_events: Cluster) -> None:
+    cluster = by_events
     cluster.declare("ModelPair", "asleep", autoscaled("asleep", minReplicas=0))
     path = workload(cluster, "asleep")
     eventually(lambda: number(cluster, path) == 1)
@@ -136,10 +146,8 @@ def test_a_waiting_request_starts_the_first_server_at_once(cluster: Cluster) -> 
         in_use=(key,),
         waiting=(key,),
     )
-    began_s = time.monotonic()
     cluster.client.create(cluster.path("leases"), report_lease(report, namespace=cluster.namespace))
     eventually(lambda: number(cluster, path) == 1)
-    assert time.monotonic() - began_s < 2.0
     eventually(lambda: cluster.client.exists(horizontal(cluster, "asleep")))
 
 

@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import socket
 import struct
-import threading
 import time
 from collections import deque
 from typing import NamedTuple
 
-from tests.support.polling import PATIENCE_S
+from tests.support.threaded_server import ThreadedServer
 
 _READ_BYTES = 4096
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: a close sends RST
@@ -25,7 +24,7 @@ class Cut(NamedTuple):
     kind: str = "reset"
 
 
-class BreakingNetwork:
+class BreakingNetwork(ThreadedServer):
     """`ports` lead to one server, over connections that break as `cuts` says, one cut after the other. `made` counts
     the cuts, `cut_s` is when the last was made, by `time.perf_counter`."""
 
@@ -35,33 +34,22 @@ class BreakingNetwork:
         self.cut_s = 0.0
         self.ports: list[int] = []
         self._server = (host, port)
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
+        self._addresses = addresses
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run, args=(addresses,), daemon=True)
-        self._thread.start()
-        assert self._ready.wait(PATIENCE_S)
+        super().__init__()
 
     def plan(self, *cuts: Cut) -> None:
         """What is to happen from now on; what was planned before is forgotten, and connections that stall break."""
         self._loop.call_soon_threadsafe(self._end_stalls)
         self.cuts, self.made = deque(cuts), 0
 
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(PATIENCE_S)
-
     def _end_stalls(self) -> None:
         self._stalls.set()
         self._stalls = asyncio.Event()
 
-    def _run(self, addresses: int) -> None:
-        self._loop.run_until_complete(self._serve(addresses))
-        self._loop.close()
-
-    async def _serve(self, addresses: int) -> None:
-        self._stopping, self._stalls = asyncio.Event(), asyncio.Event()
-        servers = [await asyncio.start_server(self._connection, "127.0.0.1", 0) for _ in range(addresses)]
+    async def _serve(self) -> None:
+        self._stalls = asyncio.Event()
+        servers = [await asyncio.start_server(self._connection, "127.0.0.1", 0) for _ in range(self._addresses)]
         self.ports = [server.sockets[0].getsockname()[1] for server in servers]
         self._ready.set()
         await self._stopping.wait()

@@ -8,8 +8,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -33,17 +34,38 @@ def wait_live(
 class Process:
     """A running `slipstream gateway`."""
 
-    def __init__(self, manifest: Path, port: int, *options: str, open_files: tuple[int, int] | None = None) -> None:
-        """`open_files`: its soft and its hard limit, not those of this process."""
-        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest)]
+    def __init__(
+        self,
+        manifest: Path | None,
+        port: int,
+        *options: str,
+        open_files: tuple[int, int] | None = None,
+        log: Path | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`manifest`: None for the objects of a cluster. `open_files`: its soft and its hard limit, not those of this
+        process. Its output goes to the file `log`; without one, its log to `child.stderr`."""
+        source = ["--source", "kubernetes"] if manifest is None else ["-f", str(manifest)]
+        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", *source]
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         if open_files is not None:
             limits = "ulimit -S -n {} && ulimit -H -n {}".format(*open_files)
             command = ["sh", "-c", f'{limits} && exec "$@"', "sh", *command]
-        self.child = subprocess.Popen(
-            [*command, "--port", str(port), *options], stderr=subprocess.PIPE, text=True, env=os.environ
-        )
+        with contextlib.ExitStack() as files:
+            output = None if log is None else files.enter_context(log.open("w"))
+            self.child = subprocess.Popen(
+                [*command, "--port", str(port), *options],
+                stdout=output,
+                stderr=subprocess.PIPE if output is None else output,
+                text=True,
+                env={**os.environ, **environment},
+            )
+
+    def stop(self) -> None:
+        """End it as a service manager does."""
+        self.child.terminate()
+        self.child.communicate(timeout=PATIENCE_S)
 
     def wait_live(self) -> None:
         wait_live(self.child, f"{self.url}/health/live")

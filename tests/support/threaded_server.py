@@ -1,10 +1,15 @@
-"""A server of a test, in a thread with an event loop of its own."""
+"""Servers of tests, each in a thread with an event loop of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from aiohttp import web
 
 from tests.support.polling import PATIENCE_S
 
@@ -40,3 +45,58 @@ class ThreadedServer(ABC):
     async def _until_stopped(self) -> None:
         self._stopping = asyncio.Event()
         await self._serve()
+
+
+class ConnectionServer(ThreadedServer):
+    """Gives each connection to `_client`; the connections end with the server."""
+
+    def __init__(self, port: int = 0, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+        self._host, self._tls = host, tls
+        self._connections: set[asyncio.Task[None]] = set()
+        super().__init__(port)
+
+    @abstractmethod
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, to its end. `OSError`, a cancellation and an early end of the input end it as well."""
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._tracked, self._host, self.port, ssl=self._tls, backlog=256)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stopping.wait()
+        server.close()
+        self._break()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _break(self) -> None:
+        for task in self._connections:
+            task.cancel()
+
+    async def _tracked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                await self._client(reader, writer)
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+
+class WebServer(ThreadedServer):
+    """Serves `routes` by HTTP; a request is cancelled when its client leaves."""
+
+    @abstractmethod
+    def routes(self) -> Sequence[web.RouteDef]: ...
+
+    async def _serve(self) -> None:
+        app = web.Application()
+        app.add_routes(self.routes())
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self.port).start()
+        self.port = runner.addresses[0][1]
+        self._ready.set()
+        await self._stopping.wait()
+        await runner.cleanup()

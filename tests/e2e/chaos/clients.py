@@ -18,6 +18,7 @@ from tests.e2e.chaos.memory import Engine, quiet_since_s, rss_mb
 from tests.e2e.chaos.processes import Gateway
 from tests.e2e.chaos.table import Reading, percentile
 from tests.e2e.chaos.world import Scale, World
+from tests.support.polling import eventually
 
 GOAL_MB = 10.0
 CANCEL_GOAL_S = 0.2
@@ -38,7 +39,7 @@ def slow_readers(world: World, scale: Scale) -> Iterator[Reading]:
     gateway.start()
     try:
         uvloop.run(_read_slowly(gateway.port, scale.slow_readers, _SETTLE_S, lambda: None))
-        _wait(lambda: world.paced.state().active == 0, "the first round's streams end")
+        eventually(lambda: world.paced.state().active == 0, "the first round's streams end")
         before_mb = rss_mb(gateway.pid)
         seen_mb: list[float] = []
         begun, cut = uvloop.run(
@@ -46,7 +47,7 @@ def slow_readers(world: World, scale: Scale) -> Iterator[Reading]:
                 gateway.port, scale.slow_readers, scale.slow_read_s, lambda: seen_mb.append(rss_mb(gateway.pid))
             )
         )
-        _wait(lambda: world.paced.state().active == 0, "their streams end")
+        eventually(lambda: world.paced.state().active == 0, "their streams end")
         after_mb = rss_mb(gateway.pid)
     finally:
         gateway.stop()
@@ -77,11 +78,11 @@ def vanishing(world: World, scale: Scale) -> Iterator[Reading]:
 
 def _vanish_often(world: World, gateway: Gateway, count: int) -> Reading:
     uvloop.run(_vanish(gateway.port, count // WARM_UP_SHARE))
-    _wait(lambda: world.paced.state().active == 0, "the warm-up's streams end")
+    eventually(lambda: world.paced.state().active == 0, "the warm-up's streams end")
     before_mb = rss_mb(gateway.pid)
     uvloop.run(_vanish(gateway.port, count))
     left_s = time.monotonic()
-    _wait(lambda: world.paced.state().active == 0, "the upstream's work ends")
+    eventually(lambda: world.paced.state().active == 0, "the upstream's work ends")
     free_s = time.monotonic() - left_s
     grown_mb = rss_mb(gateway.pid) - before_mb
     return Reading(
@@ -198,11 +199,3 @@ def _request(ask: Ask) -> bytes:
     fields = {"host": "localhost", "content-length": str(len(body)), **ask.headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"POST {ask.path} HTTP/1.1\r\n{head}\r\n".encode() + body
-
-
-def _wait(reached: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + _WAIT_S
-    while not reached():
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {_WAIT_S:g} s: {what}")
-        time.sleep(0.01)

@@ -17,9 +17,10 @@ from tests.e2e.chaos.processes import Gateway
 from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.world import Scale, World
 from tests.operator.crashes import CRASHING, PLURALS, fresh, is_done, outcome
-from tests.operator.operator_process import OperatorProcess, eventually
+from tests.operator.operator_process import OperatorProcess
 from tests.support.kube import CRDS, KubeApiServer, install_chart
 from tests.support.kube_client import JSON
+from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 
 NAMESPACE = "chaos"

@@ -18,11 +18,11 @@ from slipstream_tools.bench.transport import HttpTransport, Recording
 
 from tests.e2e.chaos.answers import Answer, fetch
 from tests.e2e.chaos.asks import Ask
+from tests.support.polling import eventually
 
 ANSWER_LIMIT_S = 120.0  # far beyond what an answer takes here: who waits longer hangs
 _STARTED_CHUNKS = 3  # the role, and text after it: bytes are with the client
 _REACHED_S = 120.0
-_POLL_S = 0.005
 
 
 class LoadError(AssertionError):
@@ -72,12 +72,7 @@ class Load:
         return sum(len(recording.chunks) >= _STARTED_CHUNKS for recording, ask in running if ask.streams)
 
     def wait(self, reached: Callable[[], bool], what: str, *, within_s: float = _REACHED_S) -> None:
-        """Raises `LoadError` where that does not happen in time."""
-        deadline_s = time.monotonic() + within_s
-        while not reached():
-            if time.monotonic() > deadline_s:
-                raise LoadError(f"not within {within_s:g} s: {what}")
-            time.sleep(_POLL_S)
+        eventually(reached, what, within_s=within_s)
 
     def wait_streaming(self, count: int = 2) -> None:
         self.wait(lambda: self.streaming() >= count, f"{count} streams in the middle")

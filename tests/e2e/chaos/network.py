@@ -10,12 +10,12 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from tests.e2e.chaos.load import Load
 from tests.e2e.chaos.processes import Gateway, from_file
-from tests.e2e.chaos.proxy import Relay
 from tests.e2e.chaos.table import Reading, percentile
 from tests.e2e.chaos.verdicts import Verdict
 from tests.e2e.chaos.wire import FAR, NEAR, NotHere, Wire
 from tests.e2e.chaos.world import Scale, World
 from tests.support.ports import lasting_ports
+from tests.support.relay import Relay
 
 LOSS = 0.05
 DELAY_S = 0.2  # there and back

@@ -18,9 +18,10 @@ from pathlib import Path
 from slipstream_tools.up.processes import Child
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
+from tests.support.polling import eventually
+
 READY_S = 120.0
 DRAIN_S = 30.0
-_POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _PROBE_S = 2.0
 _METRICS_S = 10.0
@@ -133,13 +134,13 @@ class Gateway:
     def start(self) -> None:
         """Start it, and wait until it takes requests."""
         self._child = Child(name=self._name, command=self._command, log_path=self.log_path, env=self._env)
-        deadline_s = time.monotonic() + READY_S
-        while (reason := self._not_ready()) is not None:
+
+        def is_ready() -> bool:
             if (status := self._child.exit_status()) is not None:
                 raise AssertionError(f"{self._name} {status} while starting: {self._child.log_tail()}")
-            if time.monotonic() > deadline_s:
-                raise AssertionError(f"{self._name} is not ready: {reason}")
-            time.sleep(_POLL_S)
+            return self._not_ready() is None
+
+        eventually(is_ready, f"{self._name} is ready", within_s=READY_S, seen=self._not_ready)
 
     def terminate(self, *, within_s: float) -> bool:
         """Ask it to end, as Kubernetes does; whether it did within `within_s`."""

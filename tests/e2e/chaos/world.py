@@ -17,11 +17,11 @@ from tests.e2e.chaos.expected import Recorded, record
 from tests.e2e.chaos.load import Load
 from tests.e2e.chaos.paced_server import PacedServer
 from tests.e2e.chaos.processes import Gateway, Replica, from_file
-from tests.e2e.chaos.proxy import Relay
 from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.verdicts import Tally
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
+from tests.support.relay import Relay
 
 CLIENTS = 8
 REPLICAS = 2

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from slipstream_gateway.access import KeyFile
 
-from tests.support.gateway_process import wait_live
+from tests.support.gateway_process import Process
 from tests.support.hanging_files import replace_by_fifo
 from tests.support.polling import PATIENCE_S, eventually, soon
 
@@ -96,35 +96,25 @@ def test_secret_that_is_mounted_anew_is_followed(served: Callable[..., Any], key
 @pytest.fixture
 def two_workers(
     tmp_path: Path, free_ports: Callable[[int], list[int]], manifest_text: Callable[..., str], keys: Any
-) -> Iterator[Callable[[], tuple[str, subprocess.Popen[str]]]]:
-    """Starts `slipstream gateway` with two workers; its URL and its process."""
-    started: list[subprocess.Popen[str]] = []
+) -> Iterator[Callable[[], Process]]:
+    """Starts `slipstream gateway` with two workers."""
+    started: list[Process] = []
 
-    def start() -> tuple[str, subprocess.Popen[str]]:
-        manifest, port = tmp_path / "pair.yaml", free_ports(1)[0]
+    def start() -> Process:
+        manifest = tmp_path / "pair.yaml"
         manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
-        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--workers", "2"]
-        started.append(
-            subprocess.Popen(
-                [*command, "--port", str(port), "--keys", str(keys.path)],
-                stderr=subprocess.PIPE,
-                text=True,
-                env=os.environ,
-            )
-        )
-        url = f"http://127.0.0.1:{port}"
-        wait_live(started[-1], f"{url}/health/live")
-        return url, started[-1]
+        started.append(Process(manifest, free_ports(1)[0], "--workers", "2", "--keys", str(keys.path)))
+        started[-1].wait_live()
+        return started[-1]
 
     yield start
     for process in started:
-        process.terminate()
-        process.wait(PATIENCE_S)
+        process.stop()
 
 
-def workers_of(process: subprocess.Popen[str]) -> set[int]:
+def worker_ids(process: Process) -> set[int]:
     found = set()
-    for child in psutil.Process(process.pid).children():
+    for child in psutil.Process(process.child.pid).children():
         with contextlib.suppress(psutil.Error):  # it has just ended
             if "multiprocessing.spawn" in " ".join(child.cmdline()):
                 found.add(child.pid)
@@ -132,18 +122,19 @@ def workers_of(process: subprocess.Popen[str]) -> set[int]:
 
 
 def test_revoked_key_is_refused_by_every_worker_also_by_one_that_starts_while_the_file_is_bad(
-    two_workers: Callable[[], tuple[str, subprocess.Popen[str]]], keys: Any
+    two_workers: Callable[[], Process], keys: Any
 ) -> None:
     revoked, good = keys.create("--name", "revoked"), keys.create()
-    url, process = two_workers()
+    process = two_workers()
+    url = process.url
     until(url, good, 200, in_a_row=10)
     keys.run("revoke", "revoked")
     until(url, revoked, 401, in_a_row=10)
     keys.path.write_text(BAD)
-    before = workers_of(process)
+    before = worker_ids(process)
     psutil.Process(min(before)).kill()
-    eventually(lambda: workers_of(process) - before, "another worker")
-    assert process.poll() is None
+    eventually(lambda: worker_ids(process) - before, "another worker")
+    assert process.child.poll() is None
     until_steady(url, good, 200)
     until_steady(url, revoked, 401)
 

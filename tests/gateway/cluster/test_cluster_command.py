@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from slipstream_core.kube.environment import default_kubeconfig, own_namespace
 from slipstream_core.manifest.reports import REPORT_SELECTOR, read_report
 from slipstream_tools.cli import main
 
+from tests.support import gateway_process
 from tests.support.kube import KubeApiServer
 from tests.support.polling import PATIENCE_S, eventually
 
@@ -41,17 +40,12 @@ spec: {{pair: acme, allowClientMode: true, holdBackShare: 0}}
 """
 
 
-class Process:
+class Process(gateway_process.Process):
     """A running `slipstream gateway --source kubernetes`."""
 
     def __init__(self, port: int, log: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "--source", "kubernetes"]
-        self.url = f"http://127.0.0.1:{port}"
         self._log = log
-        with log.open("w") as file:
-            self.child = subprocess.Popen(
-                [*command, "--port", str(port), "--log-level", "info", *options], stderr=file, env=os.environ
-            )
+        super().__init__(None, port, "--log-level", "info", *options, log=log)
 
     def wait_ready(self) -> dict[str, Any]:
         def answer() -> httpx.Response:

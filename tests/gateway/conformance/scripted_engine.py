@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.support.polling import PATIENCE_S
-from tests.support.threaded_server import ThreadedServer
+from tests.support.threaded_server import WebServer
 
 PROMPT_IDS, ANSWER_IDS = [1, 2], [3, 4, 5, 6]
 GARBAGE_IDS = [1001, 1002, 1003, 1004]
@@ -31,7 +31,7 @@ FACTS: dict[str, Any] = {
 DRAFTED = 8
 
 
-class ScriptedEngine(ThreadedServer):
+class ScriptedEngine(WebServer):
     """A server in a thread.
 
     `facts` is its `/slipstream` document, None: it has no plugin. `refuse` maps the body of a completion to the status
@@ -63,21 +63,14 @@ class ScriptedEngine(ThreadedServer):
         self.release.set()
         super().stop()
 
-    async def _serve(self) -> None:
-        app = web.Application()
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/slipstream", self._describe)
-        app.router.add_post("/slipstream/stop_drafting", self._stop_drafting)
-        app.router.add_post("/v1/completions", self._complete)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = runner.addresses[0][1]
-        self._ready.set()
-        await self._stopping.wait()
-        await runner.cleanup()
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/models", self._models),
+            web.get("/slipstream", self._describe),
+            web.post("/slipstream/stop_drafting", self._stop_drafting),
+            web.post("/v1/completions", self._complete),
+            web.post("/v1/chat/completions", self._chat),
+        ]
 
     async def _models(self, request: web.Request) -> web.Response:
         self.probes += 1

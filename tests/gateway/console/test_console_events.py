@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +19,7 @@ from slipstream_core.settings import AccessSettings
 from slipstream_gateway.console.feed import Feed
 from slipstream_tools.cli import main
 
+from tests.support.gateway_process import Process, workers_that_serve
 from tests.support.polling import PATIENCE_S, eventually
 
 VIEWERS = 50
@@ -140,39 +138,23 @@ def test_nothing_of_a_prompt_or_an_answer_is_in_it(console: Console, chat: Calla
     assert not any(word in text for word in ("Initech", "merger", "4711", "word"))
 
 
-class _Workers:
-    """`slipstream gateway` with two workers."""
-
-    def __init__(self, manifest: Path, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest)]
-        command += ["--conformance", "off"]  # the scripted servers cannot score answers
-        self.child = subprocess.Popen(
-            [*command, "--port", str(port), "--workers", "2", "--drain", "600"], env=os.environ
-        )
-        eventually(lambda: self._workers() == 2, "two workers")
-
-    def _workers(self) -> int:
-        try:
-            return int(_figures(self.url)["gateway"]["workers"])
-        except (httpx.TransportError, KeyError):
-            return 0
-
-
 @pytest.fixture
 def workers(
     tmp_path: Path, openai_server: Callable[..., Any], manifest_text: Callable[..., str], policy: str,
     free_ports: Callable[[int], list[int]],
-) -> Iterator[_Workers]:  # fmt: skip
+) -> Iterator[Process]:  # fmt: skip
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text([openai_server().url], [openai_server().url], policy=policy))
-    started = _Workers(manifest, free_ports(1)[0])
+    # The scripted servers cannot score answers.
+    options = ("--conformance", "off", "--workers", "2", "--drain", "600")
+    started = Process(manifest, free_ports(1)[0], *options)
+    eventually(lambda: workers_that_serve(started) == 2, "two workers")
     yield started
     started.child.kill()
-    started.child.wait(PATIENCE_S)
+    started.child.communicate(timeout=PATIENCE_S)
 
 
-def test_two_workers_are_one_gateway(workers: _Workers, send: Send) -> None:
+def test_two_workers_are_one_gateway(workers: Process, send: Send) -> None:
     """Their figures add up, a kill lands on both, and a viewer does not hold up their end."""
     for _ in range(6):  # a connection of its own each time: whichever worker takes it
         send(workers.url, 2)

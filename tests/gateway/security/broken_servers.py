@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tests.support.threaded_server import ThreadedServer
+from tests.support.threaded_server import ConnectionServer, ThreadedServer
 
 SECRET = b"canary-answer-4b1c"
 _PAUSE_S = 0.05  # between the parts of an answer, so that the gateway reads them one by one
@@ -68,29 +67,20 @@ HTTP_ANSWERS: dict[str, bytes | tuple[bytes, ...]] = {
 """What a server sends, whole, before it closes the connection, by what is wrong with it."""
 
 
-class BrokenHttpServer(ThreadedServer):
+class BrokenHttpServer(ConnectionServer):
     """Answers a request with the bytes that its prompt names in `HTTP_ANSWERS`."""
 
-    async def _serve(self) -> None:
-        server = await asyncio.start_server(self._client, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stopping.wait()
-        server.close()
-
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            if head.startswith(b"get "):
-                writer.write(_whole(b'{"object": "list", "data": []}', b"connection: close"))
-            else:
-                length = int(head.partition(b"content-length:")[2].split(maxsplit=1)[0])
-                answer = HTTP_ANSWERS[json.loads(await reader.readexactly(length))["prompt"]]
-                for part in (answer,) if isinstance(answer, bytes) else answer:
-                    writer.write(part)
-                    await asyncio.sleep(0 if part is answer else _PAUSE_S)
-            await writer.drain()
-        writer.close()
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        if head.startswith(b"get "):
+            writer.write(_whole(b'{"object": "list", "data": []}', b"connection: close"))
+        else:
+            length = int(head.partition(b"content-length:")[2].split(maxsplit=1)[0])
+            answer = HTTP_ANSWERS[json.loads(await reader.readexactly(length))["prompt"]]
+            for part in (answer,) if isinstance(answer, bytes) else answer:
+                writer.write(part)
+                await asyncio.sleep(0 if part is answer else _PAUSE_S)
+        await writer.drain()
 
 
 def _text(text: bytes) -> bytes:

@@ -3,7 +3,6 @@ spans."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.server
 import ssl
@@ -15,44 +14,7 @@ from typing import ClassVar
 import pytest
 import trustme
 
-from tests.support.threaded_server import ThreadedServer
-
-
-class TlsFront(ThreadedServer):
-    """Takes TLS on a port of its own and hands the bytes to a plain server on this machine."""
-
-    def __init__(self, to_port: int, context: ssl.SSLContext) -> None:
-        self.peers: list[str] = []
-        self._to_port = to_port
-        self._context = context
-        super().__init__()
-
-    async def _serve(self) -> None:
-        server = await asyncio.start_server(self._client, "127.0.0.1", 0, ssl=self._context)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stopping.wait()
-        server.close()
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        shown = writer.get_extra_info("peercert") or {}
-        self.peers.append(str(shown.get("serialNumber", "")))
-        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            await asyncio.gather(_pipe(reader, to_writer), _pipe(to_reader, writer))
-
-
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    finally:
-        writer.close()
+from tests.support.relay import Relay
 
 
 class Certificates:
@@ -90,17 +52,10 @@ def certificates(tmp_path: Path) -> Callable[[str], Certificates]:
 
 
 @pytest.fixture
-def tls_front() -> Iterator[Callable[[int, ssl.SSLContext], TlsFront]]:
-    """Starts terminators; all are stopped after the test."""
-    fronts: list[TlsFront] = []
-
-    def start(to_port: int, context: ssl.SSLContext) -> TlsFront:
-        fronts.append(TlsFront(to_port, context))
-        return fronts[-1]
-
-    yield start
-    for front in fronts:
-        front.stop()
+def tls_front() -> Iterator[Callable[[int, ssl.SSLContext], Relay]]:
+    """Starts TLS terminators before plain servers; all are stopped after the test."""
+    with contextlib.ExitStack() as fronts:
+        yield lambda to_port, tls: fronts.enter_context(Relay(to_port, tls=tls))
 
 
 class _Spans(http.server.BaseHTTPRequestHandler):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.gateway_process import wait_live
+from tests.support.gateway_process import Process
 from tests.support.polling import PATIENCE_S
 
 PROMPT = "canary-prompt-7f3a"
@@ -58,8 +57,7 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
     text = manifest_text([server.url]).replace("model: acme, endpoints", "model: acme, apiKeyEnv: UP, endpoints")
     manifest.write_text(text.replace("apiKeyEnv: UP", "apiKeyEnv: UPSTREAM_API_KEY"))
     [port], (otlp, spans) = free_ports(1), collector
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", str(port)]
-    command += ["--log-level", "debug", "--keys", str(keys), "--audit-log", str(audit), "--connect-timeout", "1"]
+    options = ["--log-level", "debug", "--keys", str(keys), "--audit-log", str(audit), "--connect-timeout", "1"]
     secrets = {
         "UPSTREAM_API_KEY": UPSTREAM_KEY,
         "SLIPSTREAM_REDIS_URL": f"redis://user:{REDIS_PASSWORD}@127.0.0.1:9/0",
@@ -67,19 +65,17 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
         "OTEL_BSP_SCHEDULE_DELAY": "100",
     }
     answers = []
-    with log.open("wb") as written:
-        child = subprocess.Popen(command, stdout=written, stderr=written, env={**os.environ, **secrets})
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
-                wait_live(child, "/health/live", get=client.get)
-                for path, body, credential in requests(key, chat):
-                    headers = {"authorization": f"Bearer {credential}"}
-                    answers.append(client.post(path, json=body, headers=headers))
-                admin = {"authorization": f"Bearer {key}"}
-                metrics = client.get("/metrics", headers=admin).text + client.get("/v1/evidence", headers=admin).text
-        finally:
-            child.terminate()
-            child.communicate(timeout=PATIENCE_S)
+    process = Process(manifest, port, *options, log=log, environment=secrets)
+    try:
+        process.wait_live()
+        with httpx.Client(base_url=process.url, timeout=PATIENCE_S) as client:
+            for path, body, credential in requests(key, chat):
+                headers = {"authorization": f"Bearer {credential}"}
+                answers.append(client.post(path, json=body, headers=headers))
+            admin = {"authorization": f"Bearer {key}"}
+            metrics = client.get("/metrics", headers=admin).text + client.get("/v1/evidence", headers=admin).text
+    finally:
+        process.stop()
     assert {200, 400, 401, 404, 502, 503} <= {answer.status_code for answer in answers}
     assert server.headers[0]["authorization"] == f"Bearer {UPSTREAM_KEY}"  # the upstream's own, never the client's
     decisions = [json.loads(line) for line in audit.read_text().splitlines()]

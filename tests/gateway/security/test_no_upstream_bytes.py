@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from tests.gateway.security.broken_servers import (
     BrokenTriton,
     started,
 )
-from tests.support.gateway_process import wait_live
+from tests.support.gateway_process import Process
 from tests.support.polling import PATIENCE_S
 from tests.support.threaded_server import ThreadedServer
 
@@ -68,26 +65,23 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
     ]
     manifest.write_text("---".join(pairs))
     [port], (otlp, spans) = free_ports(1), collector
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", str(port)]
-    command += ["--log-level", "debug", "--audit-log", str(audit)]
+    options = ["--log-level", "debug", "--audit-log", str(audit)]
     # aiohttp waits for more of a body whose framing broke after a part of it.
-    command += ["--chunk-timeout", "1", "--total-timeout", "3"]
-    environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": otlp, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    options += ["--chunk-timeout", "1", "--total-timeout", "3"]
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     found: dict[str, Any] = {}
-    with log.open("wb") as written:
-        child = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
-                wait_live(child, "/health/live", get=client.get)
-                for model, kinds in (("web", HTTP_ANSWERS), ("triton", GRPC_ANSWERS)):
-                    for kind in kinds:
-                        for stream in (False, True):
-                            found[f"{model}, {kind}, stream {stream}"] = ask(client, model, kind, stream=stream)
-                metrics = client.get("/metrics").content + client.get("/v1/evidence").content
-        finally:
-            child.terminate()
-            child.communicate(timeout=PATIENCE_S)
-    assert child.returncode == 0
+    process = Process(manifest, port, *options, log=log, environment=environment)
+    try:
+        process.wait_live()
+        with httpx.Client(base_url=process.url, timeout=PATIENCE_S) as client:
+            for model, kinds in (("web", HTTP_ANSWERS), ("triton", GRPC_ANSWERS)):
+                for kind in kinds:
+                    for stream in (False, True):
+                        found[f"{model}, {kind}, stream {stream}"] = ask(client, model, kind, stream=stream)
+            metrics = client.get("/metrics").content + client.get("/v1/evidence").content
+    finally:
+        process.stop()
+    assert process.child.returncode == 0
     failed = [json.loads(line).get("status") for line in audit.read_text().splitlines()]
     assert failed.count("upstream_failed") > len(HTTP_ANSWERS)  # the servers were asked, and not believed
     assert spans

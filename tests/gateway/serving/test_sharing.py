@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,24 +10,9 @@ import httpx
 import pytest
 
 from tests.support.polling import PATIENCE_S, eventually
+from tests.support.redis_server import RedisServer
 
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
-
-
-class RedisServer:
-    """A `redis-server` of the test's own."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        binary = shutil.which("redis-server")
-        if binary is None:
-            pytest.fail("redis-server was not found: this test runs a real one; install Debian's package redis-server")
-        self.url = f"redis://127.0.0.1:{port}/0"
-        command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(PATIENCE_S)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,30 @@ from tests.vllm.cluster.pairs import OBJECTS, PATIENCE_S, with_group
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
 
+@contextmanager
+def running_kubelet(install: VllmInstall, kube: KubeApiServer, namespace: str, folder: Path) -> Iterator[VllmKubelet]:
+    [port] = lasting_ports(1)
+    folder.mkdir()
+    kubelet = VllmKubelet(install, kube, namespace, folder, {"http": port})
+    try:
+        yield kubelet
+    finally:
+        kubelet.stop()
+
+
 @pytest.fixture
 def kubelet(preloaded_vllm: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path) -> Iterator[VllmKubelet]:
-    [port] = lasting_ports(1)
-    folder = tmp_path / "node"
-    folder.mkdir()
-    kubelet = VllmKubelet(preloaded_vllm, kube, namespace, folder, {"http": port})
-    yield kubelet
-    kubelet.stop()
+    with running_kubelet(preloaded_vllm, kube, namespace, tmp_path / "node") as kubelet:
+        yield kubelet
+
+
+@pytest.fixture
+def group_kubelet(
+    vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path
+) -> Iterator[VllmKubelet]:
+    """Processes of a group start for real."""
+    with running_kubelet(vllm_install, kube, namespace, tmp_path / "node") as kubelet:
+        yield kubelet
 
 
 def test_from_kubectl_apply_to_routed_tokens(cluster: Cluster, kubelet: VllmKubelet) -> None:
@@ -86,12 +103,12 @@ def _condition(cluster: Cluster, type: str, status: str) -> dict[str, Any] | Non
 
 
 @pytest.mark.slow  # two processes of vLLM
-def test_a_server_of_two_nodes_answers(groups: None, cluster: Cluster, kubelet: VllmKubelet) -> None:
+def test_a_server_of_two_nodes_answers(groups: None, cluster: Cluster, group_kubelet: VllmKubelet) -> None:
     """Two processes of vLLM, each with half of every layer, as leader and worker of a group."""
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(with_group(OBJECTS)))
     path = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{cluster.namespace}/leaderworkersets"
     [group] = eventually(lambda: cluster.kube.client().items(path), "a LeaderWorkerSet")
-    kubelet.roll_out_group(group)
+    group_kubelet.roll_out_group(group)
     answers = {}
     for mode in ("plain", "speculative"):
         answers[mode] = eventually(

@@ -18,6 +18,7 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.vllm_server import VllmServer
 
+from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 
 WAIT_S = 240.0
@@ -75,11 +76,8 @@ class Running:
 
     def verdict(self) -> dict[str, Any]:
         """The same once there is a verdict."""
-        deadline = time.monotonic() + WAIT_S
-        while (found := self.conformance())["checked_s"] is None:
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.1)
-        return found
+        eventually(lambda: self.conformance()["checked_s"] is not None, "a verdict", within_s=WAIT_S, seen=self.log)
+        return self.conformance()
 
     def metric(self, name: str, **labels: str) -> float:
         total = 0.0
@@ -177,10 +175,9 @@ def test_server_that_is_kept_from_drafting_is_checked_once_it_may(
     httpx.put(limit, json={"limit": 0}, timeout=WAIT_S).raise_for_status()
     try:
         gateway = run_gateway(ONE_POOL.format(model=MODEL, url=vllm_server.url))
-        deadline = time.monotonic() + WAIT_S
-        while "limit" not in (gateway.conformance()["waits_for"] or ""):
-            assert time.monotonic() < deadline, gateway.log()
-            time.sleep(0.1)
+        eventually(
+            lambda: "limit" in (gateway.conformance()["waits_for"] or ""), "a wait for the limit", seen=gateway.log
+        )
         answer = gateway.ask(0.0)
         assert (answer.headers["x-slipstream-arm"], answer.headers["x-slipstream-reason"]) == (
             "plain",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +21,8 @@ from slipstream_gateway.request.parity.drawn import drawn, wants_token_ids
 from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.upstreams.base import Job, Wire
 from slipstream_tools.up.vllm_server import VllmServer
+
+from tests.support.polling import soon
 
 WAIT_S = 240.0
 MODEL = "slipstream-embedded"
@@ -93,10 +94,8 @@ class Traffic:
         return data
 
     async def _compared(self) -> None:
-        async with asyncio.timeout(WAIT_S):
-            before = self.answers
-            while self.answers == before and not self._dropped():  # noqa: ASYNC110 - counts are plain numbers
-                await asyncio.sleep(0.01)
+        before = self.answers
+        await soon(lambda: self.answers != before or self._dropped(), "another answer", within_s=WAIT_S)
         assert not self._dropped()
 
     @property

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import httpx
 
 from tests.gateway.conftest import Gateway
+from tests.support.polling import eventually
 
 WAIT_S = 120.0
 MODEL = "slipstream-embedded"
@@ -38,11 +38,13 @@ def explained(served: Gateway, **more: Any) -> dict[str, Any]:
 
 def until_reason(served: Gateway, reason: str, **more: Any) -> dict[str, Any]:
     """The decision once its reason is `reason`: a server is checked before anything speculates there."""
-    deadline = time.monotonic() + WAIT_S
-    while (found := explained(served, **more))["reason"] != reason:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
-    return found
+    eventually(
+        lambda: explained(served, **more)["reason"] == reason,
+        reason,
+        within_s=WAIT_S,
+        seen=lambda: explained(served, **more),
+    )
+    return explained(served, **more)
 
 
 def counters(url: str) -> dict[tuple[str, str], float]:

@@ -10,6 +10,8 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 from slipstream_engine.embedded.workload import workload
 
+from tests.support.polling import soon
+
 MODEL = "slipstream-embedded"
 OWN_COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",
@@ -139,5 +141,8 @@ async def together(*calls: Any) -> list[Any]:
 async def drafting(server: Server) -> None:
     """Wait until requests that were just sent have drafted for some steps."""
     before = (await server.counters())["drafts"]
-    while (await server.counters())["drafts"] < before + 3:  # noqa: ASYNC110  # the event is in another process
-        await asyncio.sleep(0.02)
+
+    async def has_drafted() -> bool:
+        return (await server.counters())["drafts"] >= before + 3
+
+    await soon(has_drafted, "three steps with drafts")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_tools.up.triton_server import TritonServer
 
+from tests.support.polling import soon
 from tests.support.triton_client import TritonModel
 from tests.vllm.triton.conftest import model_of, ready
 
@@ -77,9 +77,11 @@ async def test_a_request_beyond_vllms_own_queue_is_overloaded(configured_model: 
     assert str(answer.error).startswith("overloaded: The engine is currently busy")
     for stream in streams:
         stream.cancel()
-    async with asyncio.timeout(60):
-        while (await configured_model.generate(text_input="a", max_tokens=1)).error is not None:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+
+    async def is_answered() -> bool:
+        return (await configured_model.generate(text_input="a", max_tokens=1)).error is None
+
+    await soon(is_answered, "an answer after the streams have ended")
 
 
 async def _chat(model: TritonModel, body: dict[str, Any]) -> Any:

@@ -6,7 +6,6 @@ server with the plugin, and has that other one as the pool for what vLLM refuses
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.conftest import Gateway
+from tests.support.polling import eventually
 from tests.vllm.gateway.openai_client.chat_features import CHAT
 from tests.vllm.gateway.openai_client.features import CALL, Feature, Outcome, Target
 from tests.vllm.gateway.openai_client.other_features import OTHERS
@@ -68,14 +68,12 @@ def gateway(start_gateway: Callable[..., Gateway], vllm_server: VllmServer, plai
 
 def until_speculative(running: Gateway, temperature: float) -> None:
     body = {"model": PUBLIC, "messages": [{"role": "user", "content": "hi"}], "temperature": temperature}
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        headers = {"x-slipstream-mode": "speculative"}
-        found = httpx.post(f"{running.url}/v1/route", json=body, headers=headers, timeout=WAIT_S).json()
-        if found["arm"] == "speculative":
-            return
-        assert time.monotonic() < deadline, found
-        time.sleep(0.2)
+    headers = {"x-slipstream-mode": "speculative"}
+
+    def decision() -> Any:
+        return httpx.post(f"{running.url}/v1/route", json=body, headers=headers, timeout=WAIT_S).json()
+
+    eventually(lambda: decision()["arm"] == "speculative", "speculation", within_s=WAIT_S, seen=decision)
 
 
 @pytest.fixture(scope="module")
