@@ -14,7 +14,7 @@ help:
 	@echo "make test    the suite that CI runs: real Triton, vLLM, Redis and Kubernetes API server, all but the tests marked slow"
 	@echo "             (ARGS='-k kill', ARGS=tests/gateway/api; ARGS='-n 4' for more workers than two)"
 	@echo "make test-fast  unit tests only, a minute: no servers, no PyTorch"
-	@echo "make test-slow  the tests marked slow: most samples, most cases, memory over long runs; CI runs them as well"
+	@echo "make test-slow  the tests marked slow: most samples, trainings, cluster stories; CI runs a quarter of them"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make bench   the figures of docs/measurements.md, on this machine (ARGS=--smoke for a quick look)"
 	@echo "make chaos   faults on real processes, one table (ARGS='--only triton-kill --times 50', ARGS=--full)"

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from slipstream_engine.draft_training.precision import training_dtype
 from slipstream_engine.errors import RequestError
 from slipstream_engine.model import Model
 from slipstream_engine.step_batch import Span
@@ -143,9 +144,9 @@ def main() -> None:
     done = sorted(args.out.glob("*.pt"))
     torch.manual_seed(args.seed + len(done))
     rng = random.Random(args.seed)
-    # Much faster than float32 on CPUs that have it, and its answers are as good for training.
+    # bfloat16 is much faster where the CPU has it, and its answers are as good for training.
     target = Model.load(
-        args.target, device=torch.device("cpu"), dtype=torch.bfloat16, context_tokens=_MOST_PROMPT + _MOST_ANSWER
+        args.target, device=torch.device("cpu"), dtype=training_dtype("cpu"), context_tokens=_MOST_PROMPT + _MOST_ANSWER
     )
     tokenizer = Tokenizer.load(args.target)
     prompts = prompts_of(args.prompts, tokenizer, rng)

@@ -22,6 +22,7 @@ import torch
 from safetensors import safe_open
 from slipstream_engine.config import ModelConfig, RopeConfig, load_config
 from slipstream_engine.draft_training.llama import llama_config
+from slipstream_engine.draft_training.precision import mixed_precision
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -117,7 +118,7 @@ def outcome(head: Head, frozen: Frozen, batch: Batch, depth: int) -> Outcome:
     wanted, weight = batch.features[:, 1:], batch.weight[:, 1:]
     features, runs = batch.features[:, :-1], list[Run]()
     loss, equal, tokens = torch.zeros(()), [], []
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed_precision("cpu"):
         teacher = functional.log_softmax(functional.linear(wanted, frozen.proposed).float(), dim=-1)
         for position in range(depth):
             predicted, run = head(embedded, features, runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from slipstream_engine.draft_training.batches import Batch
 from slipstream_engine.draft_training.llama import Llama
+from slipstream_engine.draft_training.precision import mixed_precision
 from slipstream_engine.draft_training.trainer import Loss
 from torch import Tensor
 from torch.nn import functional
@@ -15,7 +16,7 @@ def distillation(target: Llama) -> Loss:
 
     def loss(model: Llama, batch: Batch) -> Tensor:
         ids = batch.ids[:, :-1]
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed_precision("cpu"):
             with torch.no_grad():
                 wanted = functional.log_softmax(target(ids).float(), dim=-1)
             given = functional.log_softmax(model(ids).float(), dim=-1)

@@ -30,6 +30,7 @@ HOLD_BACK_SHARE = 0.4
 FIRST_SHARE = 0.5
 MAX_TOKENS = 48
 CLIENTS = 2
+_PLURALS = {"modelpair": "modelpairs", "speculationpolicy": "speculationpolicies"}
 
 
 class Gateway:
@@ -66,8 +67,9 @@ class Cluster:
         return self.kube.kubectl(*arguments, input=input, namespace=self.namespace)
 
     def get(self, kind: str, name: str = "support") -> JSON:
-        found: JSON = json.loads(self.kubectl("get", kind, name, "-o", "json"))
-        return found
+        """A pair or a policy as it is now; not by kubectl, since polls would start hundreds of processes."""
+        path = f"/apis/slipstream.dev/v1alpha1/namespaces/{self.namespace}/{_PLURALS[kind]}/{name}"
+        return self.kube.client().get(path)
 
     def conditions(self, kind: str) -> dict[str, str]:
         status = self.get(kind).get("status", {})
@@ -125,6 +127,8 @@ def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gatewa
             assert child.exit_status() is None, child.log_tail()
     finally:
         cluster.close()
+        for child in children:
+            child.terminate()
         for child in children:
             child.stop(timeout_s=15)
         redis.stop()

@@ -120,7 +120,11 @@ def declare(cluster: Cluster, kubelet: TritonKubelet) -> None:
     deployments = until("a Deployment", lambda: cluster.kube.client().items(path))
     assert cluster.conditions("modelpair").get("Ready") != "True"
     kubelet.roll_out(deployments[0])
-    until("Ready", lambda: cluster.conditions("modelpair").get("Ready") == "True", seen=lambda: cluster.get("mp"))
+    until(
+        "Ready",
+        lambda: cluster.conditions("modelpair").get("Ready") == "True",
+        seen=lambda: cluster.get("modelpair"),
+    )
     assert cluster.conditions("modelpair")["TokenizerCompatible"] == "True"
     for gateway in cluster.gateways:
         models = f"{gateway.url}/v1/models"

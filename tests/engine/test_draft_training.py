@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +116,10 @@ def test_a_head_in_the_file_is_used_as_in_the_engine(tmp_path: Path) -> None:
     with torch.no_grad():
         hidden = engine.forward(ids[0], engine.layout([Span(0, 0, 12)]), engine.new_cache(1))
         torch.testing.assert_close(Llama.load(tmp_path)(ids)[0], engine.logits(hidden), rtol=1e-3, atol=1e-3)
+
+
+def test_a_cpu_without_bfloat16_arithmetic_trains_in_float32() -> None:
+    code = "from slipstream_engine.draft_training.precision import training_dtype as of; print(of('cpu'), of('cuda'))"
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["torch.float32", "torch.bfloat16"]

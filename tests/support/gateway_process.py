@@ -81,7 +81,7 @@ def workers_that_serve(process: Process) -> int:
 
 
 def is_refused(process: Process) -> bool:
-    """Whether nobody can connect any more."""
+    """Whether new connections are refused."""
     try:
         socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S).close()
     except ConnectionRefusedError:

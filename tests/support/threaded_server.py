@@ -15,15 +15,25 @@ from tests.support.polling import PATIENCE_S
 
 
 class ThreadedServer(ABC):
-    """Runs from its construction to `stop`. Subclasses set their own fields first: the thread uses them."""
+    """Runs from its construction to `stop`. Subclasses set their own fields first: the thread uses them.
+
+    A server that another one replaces on its port takes one of `lasting_ports`. Outgoing connections may get any other
+    port meanwhile.
+
+    Raises:
+        OSError: the port is taken.
+    """
 
     def __init__(self, port: int = 0) -> None:
         self.port = port
+        self._failure: OSError | None = None
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         assert self._ready.wait(PATIENCE_S)
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def url(self) -> str:
@@ -39,7 +49,11 @@ class ThreadedServer(ABC):
         """Listens on `port` (0: any, which is set then), sets `_ready`, serves until `_stopping`, and cleans up."""
 
     def _run(self) -> None:
-        self._loop.run_until_complete(self._until_stopped())
+        try:
+            self._loop.run_until_complete(self._until_stopped())
+        except OSError as exc:
+            self._failure = exc
+            self._ready.set()
         self._loop.close()
 
     async def _until_stopped(self) -> None:

@@ -1,6 +1,8 @@
 """`--times`: where a run's minutes go, by file, by fixture, by what tests waited for and by started program.
 
-A time is wall-clock time of the worker that ran the test. The time of a fixture excludes the fixtures that it uses.
+A time is wall-clock time of the worker that ran the test. The time of a fixture excludes the fixtures that it uses. The
+processor time is that of the worker and of the processes that it has waited for, thus a server's is in the phase that
+stops it.
 Starts are counted in the processes of the tests and in the Python processes that these start.
 """
 
@@ -21,7 +23,7 @@ from tests.support.child_startup import starts
 from tests.support.polling import WAITED
 
 ROWS = 25
-_PHASES = ("setup", "call", "teardown")
+_COLUMNS = ("setup", "call", "teardown", "waited", "cpu")
 
 
 class Row(NamedTuple):
@@ -31,6 +33,7 @@ class Row(NamedTuple):
     call: float
     teardown: float
     waited: float
+    cpu: float
 
     @property
     def total(self) -> float:
@@ -44,6 +47,7 @@ class Clock:
         self._inner_s: list[float] = []  # time in fixtures that the fixture under way uses, innermost last
         self._fixtures: defaultdict[str, list[float]] = defaultdict(list)
         self._waited_s = 0.0
+        self._cpu_s = _processor_s()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
@@ -64,6 +68,8 @@ class Clock:
         report.fixtures_s, self._fixtures = dict(self._fixtures), defaultdict(list)
         report.waited_s = WAITED.total_s - self._waited_s
         self._waited_s += report.waited_s
+        report.cpu_s = _processor_s() - self._cpu_s
+        self._cpu_s += report.cpu_s
         return report
 
 
@@ -83,6 +89,7 @@ class Times:
         file = report.nodeid.partition("::")[0]
         self._files[file][report.when or ""] += report.duration
         self._files[file]["waited"] += getattr(report, "waited_s", 0.0)
+        self._files[file]["cpu"] += getattr(report, "cpu_s", 0.0)
         self._tests[report.nodeid] += report.duration
         for name, times in getattr(report, "fixtures_s", {}).items():
             self._fixtures[name] += times
@@ -94,20 +101,26 @@ class Times:
             write(line)
 
     def _lines(self) -> Iterator[str]:
-        files = {name: Row(*(times[phase] for phase in (*_PHASES, "waited"))) for name, times in self._files.items()}
-        sums = Row(*(sum(column) for column in zip(*files.values(), strict=True))) if files else Row(0, 0, 0, 0)
-        yield f"{'file':<66} {'total':>7} {'setup':>7} {'call':>7} {'end':>7} {'waits':>7}"
+        files = {name: Row(*(times[phase] for phase in _COLUMNS)) for name, times in self._files.items()}
+        sums = Row(*(sum(column) for column in zip(*files.values(), strict=True))) if files else Row(0, 0, 0, 0, 0)
+        yield f"{'file':<66} {'total':>7} {'setup':>7} {'call':>7} {'end':>7} {'waits':>7} {'cpu':>7}"
         for name, row in [("all", sums), *_largest(files)]:
-            yield f"{name:<66} {row.total:7.1f} {row.setup:7.1f} {row.call:7.1f} {row.teardown:7.1f} {row.waited:7.1f}"
+            times = (row.total, row.setup, row.call, row.teardown, row.waited, row.cpu)
+            yield f"{name:<66} {' '.join(f'{time_s:7.1f}' for time_s in times)}"
         yield f"{'test':<106} {'total':>7}"
         for name, total in self._tests.most_common(ROWS):
             yield f"{name:<106} {total:7.1f}"
         yield f"{'fixture':<82} {'times':>7} {'total':>7} {'longest':>7}"
         by_time = sorted(self._fixtures.items(), key=lambda item: -sum(item[1]))
-        for name, times in by_time[:ROWS]:
-            yield f"{name:<82} {len(times):7} {sum(times):7.1f} {max(times):7.1f}"
+        for name, taken in by_time[:ROWS]:
+            yield f"{name:<82} {len(taken):7} {sum(taken):7.1f} {max(taken):7.1f}"
         started = Counter(self._starts.read_text(encoding="utf-8").split()).most_common()
         yield "starts: " + ", ".join(f"{program} {count}" for program, count in started)
+
+
+def _processor_s() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _largest(files: Mapping[str, Row]) -> list[tuple[str, Row]]:

@@ -53,7 +53,7 @@ def parse_completion_request(raw: bytes, overrides: RequestOverrides = NO_OVERRI
     features = features_in_use(fields)
     if len(prompts) > 1:
         features |= {"prompt"}
-    if body.max_tokens == 0:
+    if 0 in (body.max_tokens, body.max_completion_tokens):
         features |= {"max_tokens 0"}  # scores the prompt; Slipstream's own engine generates at least one token
     _name_limit(body, fields)
     return _request(
@@ -142,7 +142,7 @@ def _joined(parts: Sequence[object], index: int) -> str:
 
 
 def _name_limit(body: WireBody, fields: dict[str, msgspec.Raw]) -> None:
-    """Calls the limit of a text completion `max_tokens`: vLLM knows no other name there, and ignores it."""
+    """Renames the limit of a text completion to `max_tokens`: vLLM ignores `max_completion_tokens` there."""
     if body.max_completion_tokens is not None:
         fields["max_tokens"] = fields.pop("max_completion_tokens")
 

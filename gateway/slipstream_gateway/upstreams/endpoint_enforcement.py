@@ -25,7 +25,7 @@ class RefusedUpstream:
     fingerprint = ""
     draft_standings = ()
 
-    def __init__(self, message: str, *, reason: str) -> None:
+    def __init__(self, message: str, *, reason: str = "") -> None:
         """Clients get the `message`, the log gets the `reason` as well."""
         self._message = message
         self._reason = reason

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from slipstream_gateway.upstreams.sse import event_data, split_events
+from slipstream_gateway.upstreams.sse import DONE, event_data, split_events
 
 _BETWEEN = "\x1e"  # Unicode's record separator, between the parts of an answer that has several
 
@@ -81,7 +81,7 @@ class AnswerReader:
             return
         for event in split_events(data):
             payload = event_data(event)
-            if payload and payload != b"[DONE]":
+            if payload and payload != DONE:
                 self._take(payload)
 
     def _take(self, payload: bytes) -> None:

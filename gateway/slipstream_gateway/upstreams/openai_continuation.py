@@ -19,9 +19,8 @@ from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Committed, Usage
 from slipstream_gateway.upstreams.openai_answer import AnswerReader
 from slipstream_gateway.upstreams.openai_wire import has_generated_text
-from slipstream_gateway.upstreams.sse import event_data, split_events
+from slipstream_gateway.upstreams.sse import DONE, event_data, split_events
 
-_DONE = b"[DONE]"
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -59,7 +58,7 @@ def read_forwarded(blocks: Iterable[bytes], usage: Usage, *, least_tokens: int =
     try:
         for event in (event for block in blocks for event in split_events(block)):
             payload = event_data(event)
-            if not payload or payload == _DONE:
+            if not payload or payload == DONE:
                 continue
             head = head if head.id is not None else _decode_head(payload)
             reader.feed(event)
@@ -126,7 +125,7 @@ class Continued:
 
     def _rewritten(self, event: bytes, usage: Usage) -> bytes:
         payload = event_data(event)
-        if not payload or payload == _DONE:
+        if not payload or payload == DONE:
             return event
         try:
             fields = _decode_raw(payload)

@@ -16,7 +16,7 @@ from slipstream_gateway.upstreams.openai_continuation import Continued
 from slipstream_gateway.upstreams.openai_wire import has_generated_text, has_usage, take_usage
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_events
 from slipstream_gateway.upstreams.responses_wire import ResponsesReader
-from slipstream_gateway.upstreams.sse import count_events
+from slipstream_gateway.upstreams.sse import DONE, count_events
 from slipstream_gateway.upstreams.wire_errors import failure_at, may_be_error
 
 _DONE = re.compile(rb"(?:\A|\n)data:[ \t]*\[DONE\][ \t]*\n")  # a whole line: generated text may contain the word
@@ -74,7 +74,7 @@ class ChatReader:
         if b'"finish_reason":"' in block or b'"finish_reason": "' in block:
             self._unfinished -= len(_FINISH.findall(block))
             self.finished = self._unfinished <= 0
-        if b"[DONE]" in block and _DONE.search(block) is not None:
+        if DONE in block and _DONE.search(block) is not None:
             self.done = True
             if not usage.exact:  # three events have no text: the role, the finish reason, [DONE]
                 usage.output_tokens = max(usage.output_tokens - 3, 0)

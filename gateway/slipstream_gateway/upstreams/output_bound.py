@@ -9,9 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from slipstream_gateway.upstreams.openai_answer import AnswerChoice, AnswerMessage
-from slipstream_gateway.upstreams.sse import data_of_events
-
-_DONE = b"[DONE]"
+from slipstream_gateway.upstreams.sse import DONE, data_of_events
 
 
 class _LogProbs(msgspec.Struct):
@@ -56,7 +54,7 @@ def most_tokens_of_events(block: bytes) -> int:
 
 def most_tokens_of_answer(data: bytes) -> int:
     """The bound for one JSON object of a chat or a text completion: a whole answer, or an event's data."""
-    if not data or data == _DONE:
+    if not data or data == DONE:
         return 0
     try:
         choices = _decode_answer(data).choices

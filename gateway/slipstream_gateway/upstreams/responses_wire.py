@@ -17,7 +17,7 @@ from slipstream_gateway.upstreams.base import Count, Usage
 from slipstream_gateway.upstreams.openai_wire import NO_USAGE, parse_usage
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_delta, most_tokens_of_response
 from slipstream_gateway.upstreams.sse import count_events, event_data, event_name, split_events
-from slipstream_gateway.upstreams.wire_errors import WireError, error_of
+from slipstream_gateway.upstreams.wire_errors import WireError, error_of, failure_at
 
 # Only a real key matches, because quotes inside a JSON string are escaped.
 _DELTA = re.compile(rb'"type"\s*:\s*"response\.[a-z_.]+\.delta"')
@@ -56,7 +56,7 @@ class ResponsesReader:
         self.begun = False
         self.generating = False
         self.done = False
-        self.finished = False  # `done` says it
+        self.finished = False  # the last event says that the answer is whole, see `done`
         self.failed = False
         self._usage = usage
         usage.counted = False
@@ -68,7 +68,7 @@ class ResponsesReader:
         if deltas and not self._usage.exact:
             self._usage.output_tokens += deltas
             self._usage.most_output_tokens += _most_tokens(block)
-        if _FAILURE.search(block) is not None and (at := failure_at(block)) is not None:
+        if _FAILURE.search(block) is not None and (at := failure_at(block, _error)) is not None:
             block, self.failed = block[:at], True
         if _END.search(block) is not None:
             self._read_end(block)
@@ -81,17 +81,6 @@ class ResponsesReader:
                 parsed = _parse(event)
                 if parsed is not None and parsed.response is not None:
                     _fill(parsed.response.usage, self._usage)
-
-
-def failure_at(block: bytes) -> int | None:
-    """As `wire_errors.failure_at`, for the events of a response."""
-    at = 0
-    for event in split_events(block):
-        error = _error(event)
-        if error is not None and error.status is None:
-            return at
-        at += len(event)
-    return None
 
 
 def read_response_usage(body: bytes) -> Usage:

@@ -8,6 +8,7 @@ event: error                                          OpenAI's named event, with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -68,12 +69,17 @@ def _parsed(error: msgspec.Raw) -> WireError:
         return WireError()  # a text or a list
 
 
-def failure_at(block: bytes) -> int | None:
+def error_of_event(event: bytes) -> WireError | None:
+    """The error that one event of a chat or a text completion reports; None if it reports none."""
+    return error_of(event_data(event), named=event_name(event) == b"error") if may_be_error(event) else None
+
+
+def failure_at(block: bytes, read: Callable[[bytes], WireError | None] = error_of_event) -> int | None:
     """The offset of the first event in which the server reports its own failure; None if there is none. An error that
-    the server blames on the request is part of the answer."""
+    the server blames on the request is part of the answer. `read` reads the error of one event."""
     at = 0
     for event in split_events(block):
-        error = error_of(event_data(event), named=event_name(event) == b"error") if may_be_error(event) else None
+        error = read(event)
         if error is not None and error.status is None:
             return at
         at += len(event)

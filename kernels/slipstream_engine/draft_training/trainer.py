@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from slipstream_engine.draft_training.batches import Batch, BatchSource
 from slipstream_engine.draft_training.llama import Llama
+from slipstream_engine.draft_training.precision import mixed_precision
 from slipstream_engine.errors import CheckpointError
 
 STATE_FILE = "trainer.pt"
@@ -29,7 +30,7 @@ def cross_entropy(model: Llama, batch: Batch) -> Tensor:
     sequences (Kim & Rush, EMNLP 2016), for which the target's weights are not needed."""
     device = model.cos.device
     ids, weight = batch.ids.to(device), batch.weight.to(device)
-    with torch.autocast(device.type, torch.bfloat16):
+    with mixed_precision(device.type):
         logits = model(ids[:, :-1])
     losses = functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     return (losses * weight.flatten()).sum()

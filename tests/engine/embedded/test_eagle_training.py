@@ -20,10 +20,16 @@ from slipstream_engine.types import GenerationRequest, SamplingParams
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
-    messages = [[{"role": m.role, "content": m.content} for m in example(5, number).messages] for number in range(400)]
+    messages = [_messages(5, number) for number in range(192)]
     unusable: list[list[dict[str, str]]] = [[{"role": "user", "content": "word " * 3000}]]
     file.write_text("".join(json.dumps({"messages": one}) + "\n" for one in unusable + messages))
     return file
+
+
+def _messages(seed: int, number: int) -> list[dict[str, str]]:
+    """A prompt of the target's corpus with a short answer."""
+    messages = example(seed, number, mix={"status": 1.0}).messages
+    return [{"role": message.role, "content": message.content} for message in messages]
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, module: object, *arguments: object) -> None:
@@ -31,8 +37,6 @@ def _run(monkeypatch: pytest.MonkeyPatch, module: object, *arguments: object) ->
     module.main()  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow  # a training; drafts of the same architecture are served in tests/engine
-@pytest.mark.timeout(1800)
 def test_a_head_is_trained_on_the_targets_answers_and_drafts(
     prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,20 +45,20 @@ def test_a_head_is_trained_on_the_targets_answers_and_drafts(
     _run(monkeypatch, *collect)
     _run(monkeypatch, *collect)  # goes on with other prompts
     texts = train.read_answers(collected)
-    assert len(texts) == 256
-    assert len({tuple(text.ids[: text.prompt_tokens].tolist()) for text in texts}) > 200
+    assert len(texts) == 192
+    assert len({tuple(text.ids[: text.prompt_tokens].tolist()) for text in texts}) > 180
     tokenizer = Tokenizer.load(TARGET_DIR)
     ended = sum(int(text.ids[-1]) in tokenizer.eos_ids for text in texts)
-    assert ended > 128
+    assert ended > 180
     assert all(len(text.features) == len(text.ids) - 1 for text in texts)
 
-    options = ("--target", TARGET_DIR, "--answers", collected, "--out", head, "--epochs", 12, "--proposed", 512)
+    options = ("--target", TARGET_DIR, "--answers", collected, "--out", head, "--epochs", 12, "--depth", 2)
     _run(monkeypatch, train, *options)
     shares = [line.split()[4:] for line in capsys.readouterr().out.splitlines() if "held out" in line]
-    assert float(shares[-1][0]) > 0.2
+    assert float(shares[-1][0]) > 0.3  # the most frequent token is a fifteenth of the answers
 
     engine = load_engine(EngineSettings(target=str(TARGET_DIR), draft=str(head), draft_kind="model", threads=1))
-    ids = tokenizer.render_chat([{"role": m.role, "content": m.content} for m in example(6, 0).messages])
+    ids = tokenizer.render_chat(_messages(6, 0))
     for name, drafts in (("plain", 0), ("drafted", 3)):
         engine.add(
             GenerationRequest(

@@ -321,8 +321,9 @@ def test_a_text_completions_limit_has_the_name_that_servers_know(given: dict[str
     assert json.loads(chatted.raw)["max_completion_tokens"] == 50
 
 
-def test_a_prompt_is_scored_without_an_answer_where_the_server_does_that() -> None:
-    request = parse_completion_request(b'{"model": "m", "prompt": "x", "echo": true, "max_tokens": 0}')
+@pytest.mark.parametrize("limit", [b"max_tokens", b"max_completion_tokens"])
+def test_a_prompt_is_scored_without_an_answer_where_the_server_does_that(limit: bytes) -> None:
+    request = parse_completion_request(b'{"model": "m", "prompt": "x", "echo": true, "%s": 0}' % limit)
     assert request.max_tokens == 0
     assert request.features == {"echo", "max_tokens 0"}  # so that Slipstream's own engine refuses it
 

@@ -14,12 +14,13 @@ from slipstream_gateway.sources.cluster.server_report import MOST_NAMED, MOST_UN
 
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.polling import eventually
+from tests.support.ports import lasting_ports
 
 
 def test_pair_without_traffic_is_unready_while_its_server_is_gone(
     space: Any, serve: Any, openai_server: Any, tmp_path: Path
 ) -> None:
-    server = openai_server()
+    server = openai_server(*lasting_ports(1))
     arm = {"protocol": "openai", "endpoints": [server.url], "model": "up"}
     space.pair("acme", engine={"kind": "external", "arms": {"plain": arm, "speculative": arm}})
     grant(space.server, space.name)

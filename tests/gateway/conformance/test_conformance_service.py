@@ -10,6 +10,7 @@ import msgspec
 from slipstream_core.settings import ConformanceSettings, HealthSettings
 
 from tests.support.polling import PATIENCE_S, eventually
+from tests.support.ports import lasting_ports
 
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
 WISH = {"x-slipstream-mode": "speculative"}
@@ -89,7 +90,7 @@ def test_without_conformance_every_engine_is_trusted(
 def test_server_is_checked_again_after_it_was_away(
     gateway: Make, start_openai_server: Make, openai_server: Make, manifest_text: Make
 ) -> None:
-    plain, speculative = openai_server(), start_openai_server()
+    plain, speculative = openai_server(), start_openai_server(*lasting_ports(1))
     text = manifest_text([plain.url], [speculative.url])
     running = gateway(text, conformance=ON, health=HealthSettings(unreachable_in_a_row=1))
     eventually(lambda: bool(speculative.requests) and _conformance(running)[0]["checked_s"] is not None)

@@ -15,7 +15,7 @@ from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 
 
 async def test_distrust_of_the_second_pair_of_a_server_counts(vllm_pair: Callable[..., str]) -> None:
-    fleet = Fleet(lambda key: RefusedUpstream("of the test", reason=""), clock=time.monotonic)
+    fleet = Fleet(lambda key: RefusedUpstream("of the test"), clock=time.monotonic)
     admission = Admission(max_in_flight=9, max_queued=9, queue_timeout_s=1.0)
     conformance = Conformance(fleet=fleet, admission=admission, settings=ConformanceSettings(enabled=True))
     assert conformance.replicas() == []  # there is no table yet

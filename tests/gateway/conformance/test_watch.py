@@ -27,7 +27,7 @@ def _backend(*, own_engine: bool = False) -> Backend:
 
 @pytest.fixture
 def replica() -> Replica:
-    return Replica("server", RefusedUpstream("of the test", reason=""))
+    return Replica("server", RefusedUpstream("of the test"))
 
 
 def _found(subject: Subject, result: Result) -> Finding:

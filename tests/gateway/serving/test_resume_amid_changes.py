@@ -13,6 +13,7 @@ from slipstream_core.settings import Deadlines, Limits
 
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
 from tests.support.polling import PATIENCE_S, eventually
+from tests.support.ports import lasting_ports
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 Make = Callable[..., Any]
@@ -60,7 +61,7 @@ def test_stream_that_is_killed_before_it_goes_on_goes_on_plainly(
     gateway: Make, openai_server: Make, manifest_text: Make, chat: Make, keeps_its_draft: bool
 ) -> None:
     """No plain server is up at first, so that it asks one that drafts, and would go on to draft at the one left."""
-    drafting, plain = [openai_server() for _ in range(3)], openai_server()
+    drafting, plain = [openai_server() for _ in range(3)], openai_server(*lasting_ports(1))
     urls = [server.url for server in drafting]
     served = gateway(manifest_text([plain.url], urls, policy=TEXT))
     with stream(served, chat(SCRIPT, stream=True, temperature=0.8), **SPECULATE) as reading:
@@ -84,7 +85,7 @@ def test_stream_that_is_killed_before_it_goes_on_goes_on_plainly(
 def test_stream_whose_pair_loses_its_draft_before_it_goes_on_goes_on_plainly(
     gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
 ) -> None:
-    drafting, plain = [openai_server() for _ in range(3)], openai_server()
+    drafting, plain = [openai_server() for _ in range(3)], openai_server(*lasting_ports(1))
     served = gateway(manifest_text([plain.url], [server.url for server in drafting], policy=TEXT))
     with stream(served, chat(SCRIPT, stream=True, temperature=0.8), **SPECULATE) as reading:
         plain.stop()

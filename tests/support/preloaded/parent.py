@@ -32,7 +32,11 @@ _MODULES = (
     "vllm.model_executor.models.llama",
 )
 # The imported modules read these variables once. A program with other values needs an interpreter of its own.
-_READ_AT_IMPORT = ("OMP_", "KMP_", "MKL_", "LD_", "HF_", "TRANSFORMERS_", "PYTHON", "VLLM_LOGGING_", "VLLM_CONFIGURE_")
+# LD_LIBRARY_PATH is not among them: one of the imports sets it, and all libraries are loaded by then.
+_READ_AT_IMPORT = (
+    *("OMP_", "KMP_", "MKL_", "LD_PRELOAD", "HF_", "TRANSFORMERS_"),
+    *("PYTHON", "VLLM_LOGGING_", "VLLM_CONFIGURE_"),
+)
 _SETTLE_S = 2.0
 """The time in which the other processes of a program's group may end by themselves."""
 _MAX_DESCRIPTORS = 250

@@ -35,10 +35,15 @@ class Request(NamedTuple):
     cores: list[int]
     received: list[int]
 
+    def is_isolated(self) -> bool:
+        """Whether the first option is -I: the program is not to search modules in its folder."""
+        return self.arguments[:1] == ["-I"]
+
     def command(self) -> list[str]:
-        """The arguments without this interpreter's own options, which `multiprocessing` repeats."""
+        """The arguments without -I and without this interpreter's own options, which `multiprocessing` repeats."""
+        arguments = self.arguments[1:] if self.is_isolated() else self.arguments
         options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        return self.arguments[len(options) :] if self.arguments[: len(options)] == options else self.arguments
+        return arguments[len(options) :] if arguments[: len(options)] == options else arguments
 
     def close(self) -> None:
         for descriptor in self.received:
@@ -59,7 +64,7 @@ def become(request: Request) -> None:
     for number in request.ignored_signals:
         signal.signal(number, signal.SIG_IGN)
     _renew_interpreter(request.executable, request.environment)
-    _run(request.command())
+    _run(request.command(), is_isolated=request.is_isolated())
 
 
 def _die_with(parent: int) -> None:
@@ -92,11 +97,12 @@ def _renew_interpreter(executable: str, environment: Mapping[str, str]) -> None:
     sys.modules["__main__"] = types.ModuleType("__main__")
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], *, is_isolated: bool) -> None:
     """As `python COMMAND` would, for `-m MODULE …` and `-c TEXT …`."""
     option, program, *arguments = command
     sys.argv[:] = [option, *arguments]
-    sys.path.insert(0, os.getcwd() if option == "-m" else "")
+    if not is_isolated:
+        sys.path.insert(0, os.getcwd() if option == "-m" else "")
     if option == "-m":
         runpy._run_module_as_main(program)  # type: ignore[attr-defined]
     else:

@@ -50,17 +50,18 @@ class Repository(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def write_vllm_repository(vllm_install: VllmInstall) -> Callable[..., Repository]:
-    """Write the repository of `PAIR` into a folder, as `slipstream up` does, with `more` options of vLLM."""
+def write_vllm_repository(preloaded_vllm: VllmInstall) -> Callable[..., Repository]:
+    """Write the repository of `PAIR` into a folder, as `slipstream up` does, with `more` options of vLLM. Without an
+    `install`, the processes that vLLM starts from the model's stub are forked from one that has imported it."""
 
-    def write(folder: Path, *more: str) -> Repository:
+    def write(folder: Path, *more: str, install: VllmInstall = preloaded_vllm) -> Repository:
         manifest = folder / "pair.yaml"
         manifest.write_text(PAIR, encoding="utf-8")
         models = write_repository(
             local_pairs(load_file(manifest)),
             manifest_folder=folder,
             folder=folder / "models",
-            vllm=vllm_install,
+            vllm=install,
             vllm_arguments=(*ARGUMENTS, *more),
         )
         return Repository(manifest, models, folder / "vllm_stub")
@@ -91,12 +92,14 @@ def run_triton() -> Callable[[Path, Path], TritonServer]:
 
     def run(models: Path, run_dir: Path) -> TritonServer:
         grpc, http, metrics = lasting_ports(3)
-        return TritonServer(
-            model_repository=models,
-            run_dir=run_dir,
-            ports=TritonPorts(grpc=grpc, http=http, metrics=metrics),
-            nice=NICE,
-        )
+        with pytest.MonkeyPatch.context() as environment:
+            environment.delenv("PYTHONPATH", raising=False)  # our modules are not for the processes that vLLM starts
+            return TritonServer(
+                model_repository=models,
+                run_dir=run_dir,
+                ports=TritonPorts(grpc=grpc, http=http, metrics=metrics),
+                nice=NICE,
+            )
 
     return run
 

@@ -14,6 +14,7 @@ import tritonclient.grpc.aio as grpc_client
 from slipstream_core.errors import CommandError, UpstreamError
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from slipstream_tools.up.triton_server import TritonServer
+from slipstream_tools.up.vllm_environment import VllmInstall
 
 from tests.support.triton_client import TritonModel
 
@@ -58,9 +59,13 @@ def test_speculation_without_the_plugins_scheduler_fails_the_load(
 
 @pytest.fixture
 async def own_triton(
-    tmp_path: Path, write_vllm_repository: Callable[[Path], Any], run_triton: Callable[[Path, Path], TritonServer]
+    tmp_path: Path,
+    vllm_install: VllmInstall,
+    write_vllm_repository: Callable[..., Any],
+    run_triton: Callable[[Path, Path], TritonServer],
 ) -> Any:
-    server = run_triton(write_vllm_repository(tmp_path).models, tmp_path)
+    """Its engine is started as a user's is."""
+    server = run_triton(write_vllm_repository(tmp_path, install=vllm_install).models, tmp_path)
     try:
         server.wait_ready(timeout_s=START_TIMEOUT_S)
         yield server
