@@ -84,7 +84,9 @@ def measure(args: argparse.Namespace, report: Report) -> None:
         install_chart(kube, CRDS)
         for name in args.only:
             folder = Path(text) / f"canary-{name.replace(' ', '-')}"
-            report.row(name, **roll_out(kube, folder, name, CASES[name], args))
+            row = roll_out(kube, folder, name, CASES[name], args)
+            report.row(name, **row)
+            report.require((row["end"] == "Promoted") is (name == "good"), f"{name}: {row['end']}")
 
 
 if __name__ == "__main__":

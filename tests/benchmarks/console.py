@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -49,13 +50,13 @@ def _traffic(url: str, seed: int) -> Iterator[None]:
     """The mixed workload, streamed by a few clients, for as long as the context lasts."""
     bodies = [line.body for line in embedded_requests(f"embedded:400:{seed}").requests]
     over = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_send_all(url, bodies, over)))
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        sending = pool.submit(lambda: asyncio.run(_send_all(url, bodies, over)))
+        try:
+            yield
+        finally:
+            over.set()
+        sending.result()
 
 
 async def _send_all(url: str, bodies: Sequence[Any], over: threading.Event) -> None:

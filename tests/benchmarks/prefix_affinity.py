@@ -15,6 +15,7 @@ import random
 import statistics
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,7 +110,8 @@ class _Loads:
 
     async def __aexit__(self, *_: object) -> None:
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await self._task
 
     async def _look(self) -> None:
         while True:

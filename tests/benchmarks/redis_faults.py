@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,14 +42,20 @@ class Phase(NamedTuple):
     event: Callable[[], None] | None = None
 
 
+async def middle(phase: Phase, seconds: float) -> None:
+    """The event of a phase of `seconds`."""
+    await asyncio.sleep(seconds / 2)
+    if phase.event is not None:
+        phase.event()
+
+
 async def load(port: int, worker: psutil.Process, phases: list[Phase], seconds: float, report: Report) -> None:
-    loop = asyncio.get_running_loop()
     await run(port, WHOLE, connections=CONNECTIONS, seconds=min(1.0, seconds))
     for phase in phases:
         used_s = canned.cpu_s(worker)
-        if phase.event is not None:
-            loop.call_later(seconds / 2, phase.event)
-        result = await run(port, WHOLE, connections=CONNECTIONS, seconds=seconds)
+        _, result = await asyncio.gather(
+            middle(phase, seconds), run(port, WHOLE, connections=CONNECTIONS, seconds=seconds)
+        )
         used_us = 1e6 * (canned.cpu_s(worker) - used_s) / max(len(result.answers), 1)
         took = percentiles(result.took_ms(), "ms")
         report.row(phase.name, answers_per_s=result.per_s, **took, cpu_us=used_us, failed=result.bad)
@@ -127,7 +133,8 @@ async def running(url: str, apply: Counter) -> AsyncIterator[RedisStore]:
         yield store
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await task
         await store.aclose()
 
 
