@@ -31,8 +31,6 @@ from tests.benchmarks.harness import Option, Report, benchmark
 
 SEED = 20_261
 BACKENDS: tuple[Backend, ...] = ("reference", "kernel")
-_ROUNDS = 5
-_MOST_TOKENS = 96
 _PREFILL_CHUNK_TOKENS = 512
 
 
@@ -62,7 +60,7 @@ def build(rows: int, slots: int, draft_tokens: int, device: str, dtype: torch.dt
 
 
 def compare(
-    engine: Engine, requests: int, draft_tokens: int, temperature: float, backends: Sequence[Backend]
+    engine: Engine, requests: int, temperature: float, backends: Sequence[Backend], args: argparse.Namespace
 ) -> dict[str, list[float]]:
     """Milliseconds per step of each backend, one number per round, the backends taking turns.
 
@@ -71,10 +69,10 @@ def compare(
     """
     times: dict[str, list[float]] = {name: [] for name in backends}
     answers: dict[str, list[list[int]]] = {}
-    for number in range(_ROUNDS + 1):
+    for number in range(args.rounds + 1):
         for backend in backends if number % 2 else tuple(reversed(backends)):
             engine.verify_backend = backend
-            step_ms, answers[backend] = decode(engine, requests, draft_tokens, temperature)
+            step_ms, answers[backend] = decode(engine, requests, temperature, args)
             if number:  # the first round compiles
                 times[backend].append(step_ms)
         if temperature == 0 and any(answers[name] != answers[backends[0]] for name in backends):
@@ -82,16 +80,18 @@ def compare(
     return times
 
 
-def decode(engine: Engine, requests: int, draft_tokens: int, temperature: float) -> tuple[float, list[list[int]]]:
+def decode(
+    engine: Engine, requests: int, temperature: float, args: argparse.Namespace
+) -> tuple[float, list[list[int]]]:
     """Decode `requests` together: milliseconds per step after the prompts are in, and the answers."""
     for index, drawn in enumerate(workload(SEED, requests, STRUCTURED_LONG)):
         engine.add(
             GenerationRequest(
                 request_id=str(index),
                 prompt_ids=engine.tokenizer.render_chat(drawn.messages),
-                max_tokens=min(_MOST_TOKENS, drawn.max_tokens),
+                max_tokens=min(args.tokens, drawn.max_tokens),
                 sampling=SamplingParams(temperature=temperature, seed=index),
-                draft_tokens=draft_tokens,
+                draft_tokens=args.draft_tokens,
             )
         )
     answers: list[list[int]] = [[] for _ in range(requests)]
@@ -120,7 +120,7 @@ def measure(args: argparse.Namespace, report: Report) -> None:
         for requests in args.requests:
             engine = build(rows, requests, args.draft_tokens, place, dtype)
             for temperature in (0.0, 0.8) if rows == 0 else (0.0,):
-                times = compare(engine, requests, args.draft_tokens, temperature, backends)
+                times = compare(engine, requests, temperature, backends, args)
                 medians = {f"{name}_ms": statistics.median(steps) for name, steps in times.items()}
                 report.row(f"V {rows or 'own'}, {requests} requests, temperature {temperature:g}", **medians)
 
@@ -133,4 +133,6 @@ if __name__ == "__main__":
         requests=Option([1, 8, 64], [1], "at once"),
         vocabulary=Option([0, 128_256, 151_936], [0], "rows of the head; 0: the pair's own"),
         draft_tokens=Option(4, 4, "draft length"),
+        rounds=Option(5, 1, "turns of each backend, after one that compiles"),
+        tokens=Option(96, 16, "of an answer at most"),
     )
