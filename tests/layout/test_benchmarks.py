@@ -20,12 +20,24 @@ from tests.benchmarks.harness import Interval, Option, Report, benchmark, ratio,
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SCRIPTS = sorted((ROOT / "tests" / "benchmarks").glob("*.py"))
+_COMMAND = re.compile(r"tests\.benchmarks\.(\w+)\s+([^`]*)`")
 _NAMED = re.compile(r"tests\.benchmarks\.(\w+)((?:`?, `\w+`)*)")
 
 
 def named_in(text: str) -> set[str]:
     """The benchmarks of `python -m tests.benchmarks.a`, `b`."""
     return {name for first, more in _NAMED.findall(text) for name in (first, *re.findall(r"`(\w+)`", more))}
+
+
+def options_of(text: str) -> set[tuple[str, str]]:
+    """The options that `python -m tests.benchmarks.NAME --option value` has in a page, each with its NAME."""
+    return {(name, option) for name, rest in _COMMAND.findall(text) for option in re.findall(r"--([\w-]+)", rest)}
+
+
+def has_option(name: str, option: str) -> bool:
+    """Whether the source of the benchmark `name` declares `option`."""
+    source = (ROOT / "tests" / "benchmarks" / f"{name}.py").read_text(encoding="utf-8")
+    return option in ("smoke", "json") or f" {option.replace('-', '_')}=Option(" in source
 
 
 def test_a_row_of_names_is_read() -> None:
@@ -35,6 +47,21 @@ def test_a_row_of_names_is_read() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_benchmark_that_a_page_names_is_listed(page: Path) -> None:
     assert named_in(page.read_text(encoding="utf-8")) - BENCHMARKS.keys() == set()
+
+
+def test_the_options_of_a_command_are_read() -> None:
+    assert options_of("`python -m\ntests.benchmarks.kill --patches 3\n--json FILE`, `--share`") == {
+        ("kill", "patches"),
+        ("kill", "json"),
+    }
+    assert has_option("kill", "patches")
+    assert not has_option("kill", "patch")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_benchmark_has_every_option_that_a_page_prints(page: Path) -> None:
+    found = options_of(page.read_text(encoding="utf-8"))
+    assert [each for each in sorted(found) if not has_option(*each)] == []
 
 
 def test_every_benchmark_is_listed() -> None:
