@@ -15,8 +15,9 @@ import pytest
 from tests.benchmarks.__main__ import BENCHMARKS
 
 ROOT = Path(__file__).parents[2]
+# Each takes a few seconds; all the others are marked slow.
 QUICK = (
-    *("decide", "rollback", "rollback_paired", "rollback_paired_share", "classifier"),
+    *("decide", "rollback", "rollback_paired", "rollback_paired_share"),
     *("engine", "engine_verify", "quality", "seed_equality", "when_it_pays"),
     *("capture", "envoy"),
 )
