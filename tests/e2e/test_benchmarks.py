@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,14 @@ def figures(row: dict[str, Any]) -> Iterator[float]:
             yield from (
                 number for number in (cell if isinstance(cell, list) else [cell]) if isinstance(number, int | float)
             )
+
+
+@pytest.fixture(autouse=True)
+def private_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder with a short path, because Chromium's socket in it has a path of at most 107 bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield
 
 
 @pytest.mark.timeout(LIMIT_S)
