@@ -16,7 +16,7 @@ help:
 	@echo "make test-fast  unit tests only, a minute: no servers, no PyTorch"
 	@echo "make test-slow  the tests marked slow: most samples, trainings, cluster stories; CI runs a quarter of them"
 	@echo "make lint    ruff, mypy and the import contracts"
-	@echo "make bench   the figures of docs/measurements.md, on this machine"
+	@echo "make bench   the figures of docs/measurements.md, on this machine (ARGS=--smoke for a quick look)"
 	@echo "make chaos   faults on real processes, one table (ARGS='--only triton-kill --times 50', ARGS=--full)"
 	@echo "make soak    an hour of steady load: memory, latency, errors (ARGS='--minutes 10')"
 	@echo "make crds    the charts' parts that are made from the code: custom resources, dashboards, alerts"

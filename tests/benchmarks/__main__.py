@@ -1,8 +1,8 @@
-"""Run every benchmark, one after the other, each in a process of its own: `make bench`.
+"""Runs the benchmarks that need no file, one after the other, each in a process of its own: `make bench`.
 
-    python -m tests.benchmarks [NAME ...]
+    python -m tests.benchmarks [NAME ...] [--smoke] [--json FILE]
 
-Figures are ratios or differences inside one run; compare none of them across runs or machines.
+Compare figures inside one run, never across runs or machines.
 """
 
 from __future__ import annotations
@@ -10,52 +10,63 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from typing import NamedTuple
+
+
+class Benchmark(NamedTuple):
+    """`needs_file`: it is not part of `make bench`, because a file must be named."""
+
+    about: str
+    needs_file: bool = False
+
 
 BENCHMARKS = {
-    "quality": "held-out answers of the embedded pair, checked",
-    "engine": "draft lengths per class and batch of eight, embedded pair in the engine",
-    "draft_allocation": "draft tokens that the engine chooses in each step, beside every fixed draft length",
-    "seed_equality": "sampled answers against plain decoding with the same seed, whatever happens to their requests",
-    "verify": "the verification step against a plain softmax and draw",
-    "kernels": "the verification kernel: predictions, and on a GPU the figures",
-    "engine_verify": "the engine's step with the kernel and with the reference, on a GPU",
-    "decide": "classify and decide",
-    "gateway_openai": "what the gateway adds in front of an OpenAI-compatible server",
-    "gateway_triton": "what the gateway adds in front of Triton",
-    "gateway_arms": "both arms as a client of the running system sees them",
-    "routing": "plain, speculative and routed on the mixed workload, alone and under load",
-    "vllm_routing": "plain, every fixed draft length and routed on vLLM, at three loads",
-    "vllm_engines": "tokens per second of the embedded engine and of vLLM on the same weights",
-    "vllm_length_zero": "what draft length 0 costs on a vLLM server that speculates",
-    "vllm_gateway": "what the gateway adds before vLLM, and a kill there",
-    "prefix_affinity": "time to first token with requests of the same beginning on the same vLLM server",
-    "vllm_kill": "how soon running streams stop drafting on vLLM",
-    "vllm_distribution": "two-token distributions of vLLM at draft length 0 and 4",
-    "vllm_fuzz": "random lengths, aborts, limits and changes on vLLM",
-    "sampled_parity": "how soon faults in sampled answers are found, and false alarms",
-    "capture": "what capture of every answer adds to a request",
-    "access": "what keys, limits and admission add to a request",
-    "console": "the console's weight and first paint, what it costs a request, and fifty viewers",
-    "failover": "the gap in a stream whose server is lost half-way",
-    "kill": "how soon a kill switch lands in every gateway of a cluster",
-    "cluster_faults": "what requests notice when the API server, the operator or Redis is gone",
-    "cluster_table": "what an event of the cluster costs a gateway that knows 1,000 pairs",
-    "operator_scale": "1,000 pairs from a cold operator, and its writes after that",
-    "rollback": "false alarms and detection of the guards, beside the rules they replace",
+    "quality": Benchmark("held-out answers of the embedded pair, checked"),
+    "engine": Benchmark("draft lengths per class and a batch of eight, embedded pair in the engine"),
+    "when_it_pays": Benchmark("the data of docs/when-it-pays.md"),
+    "seed_equality": Benchmark("sampled answers against plain decoding with the same seed"),
+    "engine_verify": Benchmark("the engine's step with the kernel and with the reference, on a GPU", needs_file=True),
+    "decide": Benchmark("classify, forecast, decide and learn"),
+    "gateway_cost": Benchmark("what the gateway, keys and limits add in front of an OpenAI-compatible server"),
+    "gateway_triton": Benchmark("what the gateway adds in front of Triton"),
+    "gateway_arms": Benchmark("both arms as a client of the running system sees them"),
+    "routing": Benchmark("plain, speculative and routed on the mixed workload, alone and under load"),
+    "predicted_saving": Benchmark("predicted against measured savings, from runs of slipstream bench", needs_file=True),
+    "envoy": Benchmark("what the filter costs inside Envoy"),
+    "capture": Benchmark("what capture of every answer adds to a request"),
+    "redis_faults": Benchmark("what outcomes through Redis cost, and a Redis that dies under load"),
+    "console": Benchmark("the console's weight and first paint"),
+    "kill": Benchmark("how soon a kill switch lands in every gateway of a cluster"),
+    "cluster_faults": Benchmark("what requests notice when the API server, the operator or Redis is gone"),
+    "operator_scale": Benchmark("1,000 pairs from a cold operator, and its writes after that"),
+    "canary": Benchmark("what clients notice of a bad new revision"),
+    "rollback": Benchmark("false alarms and detection of the guards, beside the rules that they replaced"),
+    "rollback_paired": Benchmark("speculation against its control under load, simulated"),
+    "rollback_paired_share": Benchmark("a share of the control that follows the evidence, simulated"),
+    "classifier": Benchmark("the classifier's figures on sources held out", needs_file=True),
+    "draft_sources": Benchmark("n-grams, the EAGLE head and both, for SmolLM2", needs_file=True),
+    "draft_training": Benchmark("what training a draft on captured answers gains"),
+    "prefix_affinity": Benchmark("requests with the same beginning on the same vLLM server"),
+    "vllm_length_zero": Benchmark("what draft length 0 costs on a vLLM server that speculates"),
+    "vllm_kill": Benchmark("how soon running streams stop drafting on vLLM"),
+    "sampled_parity": Benchmark("how soon faults in sampled answers are found, and false alarms"),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; default: all")
-    names = parser.parse_args().names or list(BENCHMARKS)
-    unknown = [name for name in names if name not in BENCHMARKS]
-    if unknown:
-        parser.error(f"there is no benchmark {unknown[0]!r}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--smoke", action="store_true", help="the smallest sizes: a quick look")
+    parser.add_argument("--json", metavar="FILE", help="append a row of JSON for each benchmark")
+    args = parser.parse_args()
+    everything = [name for name, one in BENCHMARKS.items() if args.smoke or not one.needs_file]
+    options = [*(["--smoke"] if args.smoke else []), *(["--json", args.json] if args.json else [])]
     failed = []
-    for name in names:
-        print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
-        if subprocess.run([sys.executable, "-m", f"tests.benchmarks.{name}"], check=False).returncode:
+    for name in args.names or everything:
+        if name not in BENCHMARKS:
+            parser.error(f"there is no benchmark {name!r}")
+        print(f"\n== {name}: {BENCHMARKS[name].about}", flush=True)
+        if subprocess.run([sys.executable, "-m", f"tests.benchmarks.{name}", *options], check=False).returncode:
             failed.append(name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

@@ -1,23 +1,23 @@
-"""What clients notice of a bad new revision: `python -m tests.benchmarks.canary [--share 0.04] [--seconds 60]`.
+"""What clients notice of a bad new revision.
 
 A real API server, operator, gateway, Redis and two Tritons of the embedded pair, under a closed loop of streams. First
-without a new revision for `--seconds`; then a good one until it is promoted, and three bad ones until they are taken
-back: slower by 0.4 s for each of its messages, one with other tokens, and one whose server is killed. Goals: no
-request fails, and the clients' p95 while a bad one gets requests is at most 1.2 times the p95 without it.
+without a new revision for `--seconds`. Then a good one until it is promoted, and three bad ones until they are taken
+back: its processes are stopped for most of the time, it gives other tokens, or its server is killed. Goals: no request
+fails, and the clients' p95 while a bad one gets requests is at most 1.2 times the p95 without it.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from statistics import quantiles
+from typing import Any
 
+from tests.benchmarks.harness import Option, Report, benchmark, percentile
 from tests.e2e.real_cluster import running_cluster
-from tests.e2e.revisions import NEW_DRAFT_LENGTH, OBJECTS, Answer, Load, Rollout, dies, other_tokens, slower
+from tests.e2e.revisions import NEW_DRAFT_LENGTH, OBJECTS, Load, Rollout, dies, other_tokens, slower
 from tests.e2e.test_cluster import SUMMARY, until
 from tests.support.kube import CRDS, KubeApiServer, install_chart
 from tests.support.kube_client import JSON
@@ -32,16 +32,7 @@ def good(rollout: Rollout, beside: JSON) -> Callable[[], None]:
     return lambda: None
 
 
-CASES: tuple[tuple[str, Begin], ...] = (
-    ("good", good),
-    ("slower", slower),
-    ("other tokens", other_tokens),
-    ("dies", dies),
-)
-
-
-def p95_s(answers: Sequence[Answer]) -> float:
-    return quantiles([answer.seconds for answer in answers], n=20)[-1]
+CASES: dict[str, Begin] = {"good": good, "slower": slower, "other tokens": other_tokens, "dies": dies}
 
 
 def kubelet(kube: KubeApiServer, namespace: str, folder: Path) -> TritonKubelet:
@@ -50,17 +41,18 @@ def kubelet(kube: KubeApiServer, namespace: str, folder: Path) -> TritonKubelet:
     return TritonKubelet(kube, namespace, folder, {"grpc": grpc, "http": http, "metrics": metrics})
 
 
-def measure(kube: KubeApiServer, folder: Path, name: str, begin: Begin, *, share: float, seconds: float) -> str:
-    """One line about the revision `name`."""
+def roll_out(kube: KubeApiServer, folder: Path, name: str, begin: Begin, args: argparse.Namespace) -> dict[str, Any]:
+    """The row of the revision `name`."""
     folder.mkdir()
     namespace = kube.namespace(folder.name)
     serving, new = (kubelet(kube, namespace, folder / node) for node in ("serving", "new"))
     try:
         with running_cluster(kube, namespace, folder, gateways=1) as cluster:
             rollout = Rollout(cluster, serving, new)
-            rollout.begin(OBJECTS.replace("share: 0.5", f"share: {share}"))
+            rollout.begin(OBJECTS.replace("share: 0.5", f"share: {args.share}"))
             with Load(cluster, SUMMARY) as load:
-                time.sleep(seconds)
+                rollout.load = load
+                time.sleep(args.seconds)
                 quiet = list(load.answers)
                 clean_up = begin(rollout, rollout.change(NEW_DRAFT_LENGTH))
                 until("it gets requests", lambda: rollout.canary.get("phase") != "Starting")
@@ -73,30 +65,36 @@ def measure(kube: KubeApiServer, folder: Path, name: str, begin: Begin, *, share
         for one in (serving, new):
             one.stop()
     during = [answer for answer in load.answers if began_s <= answer.ended_s <= ended_s]
-    of_new = sum(bool(answer.revision) for answer in during)
-    ratio = p95_s(during) / p95_s(quiet)
-    return (
-        f"{name:<13} {status['phase']} by {status['rule']} after {ended_s - began_s:5.1f} s, {of_new} of {len(during)} "
-        f"answers of the new revision, 0 failed, p95 {p95_s(quiet):.3f} s before, {ratio:.2f} times during"
+    before_s, during_s = (
+        percentile([answer.seconds for answer in answers], 0.95) if answers else None for answers in (quiet, during)
     )
+    return {
+        "end": status["phase"],
+        "rule": status["rule"],
+        "after_s": ended_s - began_s,
+        "answers": len(during),
+        "of_new_revision": sum(bool(answer.revision) for answer in during),
+        "p95_before_s": before_s,
+        "p95_ratio": during_s / before_s if before_s and during_s else None,
+    }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--share", type=float, default=0.04)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--only", choices=[name for name, _ in CASES], help="one case")
-    arguments = parser.parse_args()
+def measure(args: argparse.Namespace, report: Report) -> None:
     with tempfile.TemporaryDirectory() as text, KubeApiServer(Path(text) / "kube") as kube:
         install_chart(kube, CRDS)
-        for name, begin in CASES:
-            if arguments.only in (None, name):
-                folder = Path(text) / f"canary-{name.replace(' ', '-')}"
-                line = measure(kube, folder, name, begin, share=arguments.share, seconds=arguments.seconds)
-                sys.stdout.write(f"{line}\n")
-                sys.stdout.flush()
-    return 0
+        for name in args.only:
+            folder = Path(text) / f"canary-{name.replace(' ', '-')}"
+            row = roll_out(kube, folder, name, CASES[name], args)
+            report.row(name, **row)
+            report.require((row["end"] == "Promoted") is (name == "good"), f"{name}: {row['end']}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        share=Option(0.1, 0.5, "of the requests for the new revision"),
+        seconds=Option(20.0, 5.0, "before each revision"),
+        only=Option(list(CASES), ["dies"], "these revisions", choices=list(CASES)),
+    )

@@ -1,4 +1,4 @@
-"""What capture costs requests: `python -m tests.benchmarks.capture [--blocks 4] [--requests 3000]`.
+"""What capture costs requests.
 
 One gateway with two models in front of a server that costs nothing. Each answer of one model is captured, none of the
 other, and requests of both alternate. Another gateway captures the other model, since two equal models of a gateway
@@ -19,12 +19,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import NamedTuple
@@ -34,8 +32,9 @@ import uvloop
 from scipy.stats import t
 from slipstream_gateway.capture.store import CaptureStore
 
-from tests.benchmarks.gateway_load import Client
-from tests.benchmarks.gateway_openai import MANIFEST, cpu_s, free_port, request_bytes, upstream, wait_port
+from tests.benchmarks import canned
+from tests.benchmarks.harness import Option, Report, benchmark
+from tests.benchmarks.load import Client, request_bytes
 from tests.support.polling import eventually
 
 PAUSE_S = 0.0004
@@ -70,27 +69,20 @@ class Compared(NamedTuple):
 
 
 @contextmanager
-def gateway(upstream_port: int, cores: Sequence[int], folder: Path, kept: str) -> Iterator[tuple[int, psutil.Process]]:
+def gateway(upstream_port: int, folder: Path, kept: str) -> Iterator[tuple[int, psutil.Process]]:
     """Its port, and its process. The answers of the model `kept` are captured below `folder`."""
     folder.mkdir()
-    manifest, port = folder / "pairs.yaml", free_port()
-    first = MANIFEST.format(port=upstream_port)
+    first = canned.MANIFEST.format(port=upstream_port, policy="")
     both = f"{first}---{first.replace(*MODELS)}"
-    manifest.write_text(both.replace(f"pair: {kept}}}", f"pair: {kept}, capture: {{share: 1}}}}"))
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", str(port)]
-    options = ["--capture-store", str(folder / "captures")]
-    process = psutil.Process(subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL).pid)
-    try:
-        wait_port(port)
+    file = folder / "pairs.yaml"
+    file.write_text(both.replace(f"pair: {kept}}}", f"pair: {kept}, capture: {{share: 1}}}}"))
+    options = ("-f", str(file), "--capture-store", str(folder / "captures"))
+    with canned.gateway(folder, *options, core=None) as (port, process):
         eventually(process.children, "the capture writer")
-        process.cpu_affinity([cores[0]])
+        process.cpu_affinity([canned.GATEWAY_CORE])
         for child in process.children():
-            child.cpu_affinity([cores[-1]])
+            child.cpu_affinity([canned.OTHER_CORE])
         yield port, process
-    finally:
-        if process.is_running():
-            process.terminate()
-            process.wait(40)
 
 
 def cpu_us(process: psutil.Process) -> float:
@@ -123,61 +115,55 @@ async def compare(port: int, process: psutil.Process, tokens: int, *, kept: str,
     return Compared(made.pop(kept), *made.values())
 
 
-def run_gateway(folder: Path, upstream_port: int, *, kept: str, requests: int) -> dict[str, Compared]:
+def run_gateway(folder: Path, upstream_port: int, *, kept: str, requests: int, report: Report) -> dict[str, Compared]:
     """The requests to a new gateway, by the kind of their answers."""
-    cores = sorted(os.sched_getaffinity(0))
-    with gateway(upstream_port, cores, folder, kept) as (port, process):
+    with gateway(upstream_port, folder, kept) as (port, process):
         [writer] = process.children()
-        mine = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {cores[-1]})
         made = {
             name: uvloop.run(compare(port, process, tokens, kept=kept, requests=requests))
             for name, tokens in TOKENS.items()
         }
-        os.sched_setaffinity(0, mine)
-        used_s = cpu_s(writer)
-        process.terminate()
-        process.wait(60)
+        used_s = canned.cpu_s(writer)
     store = CaptureStore.at(str(folder / "captures"))
     rows = sum(store.read(file, ("id",)).num_rows for file in store.files())
     size = sum(file.size_bytes for file in store.files())
-    if rows != len(TOKENS) * (requests + WARM_UP):
-        raise RuntimeError(f"{rows} answers were captured")
-    print(f"the writer: {rows} answers, {1e6 * used_s / rows:.0f} µs of its CPU and {size / rows:.0f} bytes each")
+    report.require(rows == len(TOKENS) * (requests + WARM_UP), f"{rows} answers were captured")
+    report.row("the writer, by answer", answers=rows, cpu_us=1e6 * used_s / rows, stored_bytes=size / rows)
     return made
 
 
-def tell(name: str, blocks: Sequence[Sequence[Compared]]) -> None:
-    """Prints what capture adds: the mean of the blocks, and its 95 % interval by Student's t."""
+def summarize(name: str, blocks: Sequence[Sequence[Compared]], report: Report) -> None:
+    """Reports what capture adds: the mean of the blocks, and its 95 % interval by Student's t."""
     for unit, of in (("µs of CPU", Requests.cpu), ("ms, p50", Requests.p50)):
         added = [mean(of(each.kept) - of(each.plain) for each in block) for block in blocks]
         before = mean(of(each.plain) for block in blocks for each in block)
         half = t.ppf(0.975, len(added) - 1) * stdev(added) / len(added) ** 0.5
-        print(f"{name:22} {before:10.3f} {mean(added):+10.3f} ± {half:.3f} {unit}", flush=True)
+        report.row(f"{name}: {unit}", without=before, added=mean(added), plus_or_minus=float(half))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=4, help="of two new gateways each (%(default)s)")
-    parser.add_argument("--requests", type=int, default=3000, help="of each model and gateway (%(default)s)")
-    options = parser.parse_args()
-    if options.blocks < 2:
-        parser.error(f"--blocks {options.blocks}: an interval needs at least two")
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        upstream_port = stack.enter_context(upstream(max(os.sched_getaffinity(0))))
+def measure(args: argparse.Namespace, report: Report) -> None:
+    if args.blocks < 2:
+        raise SystemExit(f"--blocks {args.blocks}: an interval needs at least two")
+    with tempfile.TemporaryDirectory() as name, canned.upstream() as upstream_port:
+        os.sched_setaffinity(0, {canned.OTHER_CORE})
         blocks = [
             [
-                run_gateway(folder / f"{number}-{kept}", upstream_port, kept=kept, requests=options.requests)
+                run_gateway(
+                    Path(name) / f"{number}-{kept}", upstream_port, kept=kept, requests=args.requests, report=report
+                )
                 for kept in MODELS
             ]
-            for number in range(options.blocks)
+            for number in range(args.blocks)
         ]
-    print(f"{'':22} {'without':>10} {'added by capture, mean and its 95 % interval'}")
     for name in TOKENS:
-        tell(name, [[each[name] for each in block] for block in blocks])
-    return 0
+        summarize(name, [[each[name] for each in block] for block in blocks], report)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        blocks=Option(4, 2, "of two new gateways each"),
+        requests=Option(3000, 20, "of each model and gateway"),
+    )

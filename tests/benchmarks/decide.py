@@ -1,12 +1,12 @@
-"""Time of classify + forecast + decide per request, for a 2 kB and a 100 kB prompt, and of learning from its outcome:
-`python tests/benchmarks/decide.py`.
+"""CPU time of classify, forecast and decide for a 2 kB and a 100 kB prompt, and of learning from the outcome.
 
-Goals, in one process on one core: p50 60 µs and p99 150 µs for the 2 kB prompt, p99 1 ms for the 100 kB prompt; the
-forecast with the decision take 20 µs (p50); learning with the next forecast and decision p99 150 µs.
+Goals, in one process on one core: classify, forecast and decide p50 45 µs and p99 150 µs at 2 kB, p50 60 µs and p99
+200 µs at 100 kB; learn p50 30 µs. It is thread time: other work on the machine does not count.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import time
 
@@ -17,6 +17,8 @@ from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import DecisionInputs, RequestDraws, decide
 
+from tests.benchmarks.harness import Option, Report, benchmark, percentiles
+
 _TURNS = (
     "Agent: Good morning, this is the service team, how can I help you?\n"
     "Customer: Hello, I was charged 129.90 EUR twice for order AB-48213, and I called about it on 12 March.\n"
@@ -24,7 +26,7 @@ _TURNS = (
     "Customer: Yes, it is 7731-204, in the name of Maria Jansen.\n"
     "Agent: Thank you. I can see both payments, and I will refund one of them today.\n"
 )
-_RUNS = 2000
+STEPS = ("classify", "forecast and decide", "all before the upstream", "learn")
 _DRAWS = RequestDraws(b"benchmark")
 
 
@@ -34,24 +36,10 @@ def prompt(size: int) -> str:
     return text[:size]
 
 
-class Steps:
-    """Seconds of CPU time per request and step, each sorted: what else the machine does must not count."""
-
-    def __init__(self) -> None:
-        self.classify: list[float] = []
-        self.decide: list[float] = []
-        self.learn: list[float] = []
-
-    def sort(self) -> Steps:
-        for times in (self.classify, self.decide, self.learn):
-            times.sort()
-        return self
-
-
 def decision(
     learner: Learner, request: GenerationRequest, profile: RequestProfile, route: Route
 ) -> tuple[Subject, Decision]:
-    """What the gateway does between the classifier and the upstream."""
+    """All steps of the gateway between the classifier and the upstream."""
     subject = learner.subject(request, profile, pair="embedded", key_id="anonymous")
     forecast = learner.forecast(
         ForecastQuery(
@@ -96,11 +84,18 @@ def outcome(subject: Subject, made: Decision, index: int) -> Observation:
     )
 
 
-def measure(route: Route, size: int) -> Steps:
-    classifier, learner, steps = LinearClassifier(default_model()), Learner(), Steps()
+def steps_us(route: Route, size: int, requests: int) -> dict[str, list[float]]:
+    """µs of each step, request by request."""
+    classifier, learner = LinearClassifier(default_model()), Learner()
+    found: dict[str, list[float]] = {
+        "classify": [],
+        "forecast and decide": [],
+        "all before the upstream": [],
+        "learn": [],
+    }
     content = prompt(size)
     gc.collect()
-    for index in range(_RUNS):
+    for index in range(requests):
         message = Message(role="user", content=f"{content}{index}")
         request = GenerationRequest(endpoint=Endpoint.CHAT, model=route.model, messages=(message,))
         start = time.thread_time()
@@ -110,25 +105,18 @@ def measure(route: Route, size: int) -> Steps:
         decided = time.thread_time()
         learner.record(outcome(subject, made, index))
         learnt = time.thread_time()
-        steps.classify.append(classified - start)
-        steps.decide.append(decided - classified)
-        steps.learn.append(learnt - decided)
-    return steps.sort()
+        times = (classified - start, decided - classified, decided - start, learnt - decided)
+        for step, seconds in zip(found.values(), times, strict=True):
+            step.append(1e6 * seconds)
+    return found
 
 
-def main() -> None:
+def measure(args: argparse.Namespace, report: Report) -> None:
     route = next(iter(load_file(EMBEDDED_MANIFEST).routes.values()))
-    print(f"{'':>36} {'p50 us':>8} {'p99 us':>8}   {_RUNS} requests each, CPU time")
     for size in (2_000, 100_000):
-        found = measure(route, size)
-        for name, times in (
-            ("classify", found.classify),
-            ("subject, forecast, decide", found.decide),
-            ("learn", found.learn),
-        ):
-            p50, p99 = times[len(times) // 2] * 1e6, times[int(len(times) * 0.99)] * 1e6
-            print(f"{size // 1000:>5} kB  {name:<27} {p50:>8.1f} {p99:>8.1f}")
+        for name, times in steps_us(route, size, args.requests).items():
+            report.row(f"{size // 1000} kB: {name}", **percentiles(times, "us"))
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, __doc__, measure, requests=Option(2000, 50, "requests of each size"))

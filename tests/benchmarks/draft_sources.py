@@ -1,31 +1,33 @@
-"""Which draft pays for which text: n-grams, the shipped EAGLE head for SmolLM2, and both; one request at a time, no
-gateway.
+"""Which draft pays for which text: n-grams, the shipped EAGLE head for SmolLM2, and both.
 
-    python -m tests.benchmarks.draft_sources question.jsonl --dtype bfloat16
-
-The file is Spec-Bench's, or has OpenAI's `messages` with a `class` in each line. Each request is decoded in all ways in
-turn, on one thread. Prints plain's time over each way's, after the first token, by class; and the share of accepted
-draft tokens. The EAGLE head pays where a few more rows cost little: on a CPU in bfloat16, not in float32.
+One request at a time, no gateway. The file is Spec-Bench's, or has OpenAI's `messages` with a `class` in each line.
+Each request is decoded in all ways in turn, on one thread. Figures: plain's time over that of each way, after the first
+token, by class; and the share of accepted draft tokens. The EAGLE head pays where a few more rows cost little: on a CPU
+in bfloat16, not in float32.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from slipstream_engine.engine import Engine
-from slipstream_engine.loading import load_engine
-from slipstream_engine.settings import EngineSettings
 from slipstream_engine.types import GenerationRequest, SamplingParams
 from slipstream_tools.up.smollm2 import smollm2_folder
 
-_CONTEXT, _ANSWER = 2048, 48
+from tests.benchmarks.engines import Answer, decode, embedded_engine
+from tests.benchmarks.harness import Option, Report, benchmark
+
+_CONTEXT, _HEAD = 2048, "embedded:smollm2-eagle"
+DRAFTS = {
+    "ngram": {"draft_kind": "ngram", "draft": None},
+    "eagle": {"draft_kind": "model", "draft": _HEAD},
+    "hybrid": {"draft_kind": "hybrid", "draft": _HEAD},
+}
 
 
 class Way(NamedTuple):
@@ -38,94 +40,75 @@ class Way(NamedTuple):
 
 WAYS = {
     "plain": Way("ngram", 0),
-    "ngram:3": Way("ngram", 3),
-    "ngram, chosen": Way("ngram", 6, adaptive=True),
-    "eagle:1": Way("eagle", 1),
-    "eagle:3": Way("eagle", 3),
-    "eagle, chosen": Way("eagle", 6, adaptive=True),
-    "hybrid:3": Way("hybrid", 3),
-    "hybrid, chosen": Way("hybrid", 6, adaptive=True),
+    "ngram_3": Way("ngram", 3),
+    "ngram_chosen": Way("ngram", 6, adaptive=True),
+    "eagle_1": Way("eagle", 1),
+    "eagle_3": Way("eagle", 3),
+    "eagle_chosen": Way("eagle", 6, adaptive=True),
+    "hybrid_3": Way("hybrid", 3),
+    "hybrid_chosen": Way("hybrid", 6, adaptive=True),
 }
 
 
-class Total(NamedTuple):
-    """Decoding time, and draft tokens."""
-
-    seconds: float = 0.0
-    drafted: int = 0
-    accepted: int = 0
-
-    def plus(self, other: Total) -> Total:
-        return Total(self.seconds + other.seconds, self.drafted + other.drafted, self.accepted + other.accepted)
-
-
-def engines(dtype: str) -> dict[str, Engine]:
-    target = str(smollm2_folder(lambda line: print(line, file=sys.stderr)))
-    common = {"target": target, "dtype": dtype, "context_tokens": _CONTEXT, "threads": 1}
-    head = "embedded:smollm2-eagle"
-    kinds = {
-        "ngram": {"draft_kind": "ngram"},
-        "eagle": {"draft_kind": "model", "draft": head},
-        "hybrid": {"draft_kind": "hybrid", "draft": head},
-    }
-    return {name: load_engine(EngineSettings(**common, **kind)) for name, kind in kinds.items()}  # type: ignore[arg-type]
-
-
-def requests(file: Path, each: int) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """(class, messages) of every `each`-th line."""
+def requests(file: Path | None, each: int) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """(class, messages) of every `each`-th line; one question without a file."""
+    if file is None:
+        yield "question", [{"role": "user", "content": "Why is the sky blue? Answer in one sentence."}]
+        return
     for line in file.read_text(encoding="utf-8").splitlines()[::each]:
         row = json.loads(line)
         messages = row.get("messages") or [{"role": "user", "content": row["turns"][0]}]
         yield str(row.get("class") or row.get("category")), messages
 
 
-def decode(engine: Engine, prompt: tuple[int, ...], way: Way) -> Total:
-    engine.add(
-        GenerationRequest(
-            request_id="r",
-            prompt_ids=prompt,
-            max_tokens=_ANSWER,
-            sampling=SamplingParams(temperature=0.0),
-            draft_tokens=way.length,
-            adaptive=way.adaptive,
-        )
+def answer(engine: Engine, prompt: tuple[int, ...], way: Way, tokens: int) -> Answer:
+    request = GenerationRequest(
+        request_id="r",
+        prompt_ids=prompt,
+        max_tokens=tokens,
+        sampling=SamplingParams(temperature=0.0),
+        draft_tokens=way.length,
+        adaptive=way.adaptive,
     )
-    first, counts = None, None
-    while engine.busy:
-        for chunk in engine.step():
-            first, counts = first or time.perf_counter(), chunk.counts
-    assert first is not None
-    assert counts is not None
-    # Of one text each, so that texts of other lengths weigh the same: half precision may end an answer elsewhere.
-    seconds = (time.perf_counter() - first) / max(1, counts.output_tokens - 1) * _ANSWER
-    return Total(seconds, counts.drafted, counts.accepted)
+    return decode(engine, [request])[0]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("requests", type=Path)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--each", type=int, default=1, help="take every n-th request")
-    args = parser.parse_args()
-    by_draft = engines(args.dtype)
-    found: defaultdict[str, defaultdict[str, Total]] = defaultdict(lambda: defaultdict(Total))
+def per_token_s(one: Answer) -> float:
+    """Half precision may end an answer elsewhere: texts of other lengths weigh the same."""
+    return one.decode_s / max(1, len(one.token_ids) - 1)
+
+
+def measure(args: argparse.Namespace, report: Report) -> None:
+    target = str(smollm2_folder(report.note))
+    common = {"target": target, "dtype": args.dtype, "context_tokens": _CONTEXT, "device": "auto"}
+    engines = {name: embedded_engine(**common, **kind) for name, kind in DRAFTS.items()}
+    found: defaultdict[str, defaultdict[str, list[Answer]]] = defaultdict(lambda: defaultdict(list))
     for label, messages in requests(args.requests, args.each):
-        prompt = by_draft["ngram"].tokenizer.render_chat(messages)
-        if len(prompt) + _ANSWER > _CONTEXT:
+        prompt = engines["ngram"].tokenizer.render_chat(messages)
+        if len(prompt) + args.tokens > _CONTEXT:
             continue
         for name, way in WAYS.items():
-            total = decode(by_draft[way.draft], prompt, way)
+            one = answer(engines[way.draft], prompt, way, args.tokens)
             for row in (label, "all"):
-                found[row][name] = found[row][name].plus(total)
-    print("class".ljust(18), *(name.rjust(16) for name in WAYS))
-    for label, totals in found.items():
-        cells = [f"{totals['plain'].seconds / one.seconds:.2f} α {_share(one)}".rjust(16) for one in totals.values()]
-        print(label.ljust(18), *cells)
+                found[row][name].append(one)
+    for label, ways in found.items():
+        seconds = {name: sum(map(per_token_s, answers)) for name, answers in ways.items()}
+        report.row(f"{label}: plain ÷ way", **{name: seconds["plain"] / some for name, some in seconds.items()})
+        report.row(f"{label}: accepted share", **{name: _accepted(answers) for name, answers in ways.items()})
 
 
-def _share(total: Total) -> str:
-    return f"{total.accepted / total.drafted:.2f}" if total.drafted else "–"
+def _accepted(answers: list[Answer]) -> float | None:
+    drafted = sum(one.counts.drafted for one in answers)
+    return sum(one.counts.accepted for one in answers) / drafted if drafted else None
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        requests=Option(None, None, "Spec-Bench's question.jsonl", kind=Path),
+        dtype=Option("float32", "float32", "number format", choices=("float32", "bfloat16")),
+        each=Option(1, 1, "take every n-th request"),
+        tokens=Option(48, 8, "of an answer"),
+    )

@@ -1,10 +1,9 @@
 """What the verification kernel is worth end to end: step time of the engine on a GPU, with it and with the reference.
 
-    python -m tests.benchmarks.engine_verify [--requests 1 8 64] [--vocabulary 0 128256 151936] [--draft-tokens 4]
-
 The embedded pair decodes the same requests with both, in turns. Its vocabulary is small, so its head is also widened
 with copies of its rows: ties go to the lowest id, so greedy answers stay what they are, and the verification has as
-much to read as that of a large model. Greedy answers must be equal, or nothing is printed.
+much to read as that of a large model. Greedy answers must be equal, or nothing is printed. Without a GPU nothing is
+measured; a smoke run decodes with the reference alone.
 """
 
 from __future__ import annotations
@@ -28,32 +27,11 @@ from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.types import GenerationRequest, SamplingParams
 from slipstream_kernels.backend import Backend
 
+from tests.benchmarks.harness import Option, Report, benchmark
+
 SEED = 20_261
 BACKENDS: tuple[Backend, ...] = ("reference", "kernel")
-_ROUNDS = 5
-_MOST_TOKENS = 96
 _PREFILL_CHUNK_TOKENS = 512
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 64])
-    parser.add_argument("--vocabulary", type=int, nargs="+", default=[0, 128_256, 151_936], help="0: the pair's own")
-    parser.add_argument("--draft-tokens", type=int, default=4)
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no GPU here: the kernel cannot run in the engine, nothing was measured")
-        return
-    print(f"{torch.cuda.get_device_name()}, γ = {args.draft_tokens}, milliseconds per engine step (median of rounds)")
-    print(f"{'V':>7} {'B':>4} {'T':>4} {'reference':>10} {'kernel':>10} {'ratio':>6}")
-    for rows in args.vocabulary:
-        for requests in args.requests:
-            engine = build(rows, requests, args.draft_tokens, "cuda", torch.bfloat16)
-            for temperature in (0.0, 0.8) if rows == 0 else (0.0,):
-                times = compare(engine, requests, args.draft_tokens, temperature, BACKENDS)
-                reference_ms, kernel_ms = (statistics.median(times[name]) for name in BACKENDS)
-                line = f"{rows or 'own':>7} {requests:>4} {temperature:>4} {reference_ms:>10.3f}"
-                print(f"{line} {kernel_ms:>10.3f} {reference_ms / kernel_ms:>6.2f}", flush=True)
 
 
 def build(rows: int, slots: int, draft_tokens: int, device: str, dtype: torch.dtype) -> Engine:
@@ -82,7 +60,7 @@ def build(rows: int, slots: int, draft_tokens: int, device: str, dtype: torch.dt
 
 
 def compare(
-    engine: Engine, requests: int, draft_tokens: int, temperature: float, backends: Sequence[Backend]
+    engine: Engine, requests: int, temperature: float, backends: Sequence[Backend], args: argparse.Namespace
 ) -> dict[str, list[float]]:
     """Milliseconds per step of each backend, one number per round, the backends taking turns.
 
@@ -91,10 +69,10 @@ def compare(
     """
     times: dict[str, list[float]] = {name: [] for name in backends}
     answers: dict[str, list[list[int]]] = {}
-    for number in range(_ROUNDS + 1):
+    for number in range(args.rounds + 1):
         for backend in backends if number % 2 else tuple(reversed(backends)):
             engine.verify_backend = backend
-            step_ms, answers[backend] = decode(engine, requests, draft_tokens, temperature)
+            step_ms, answers[backend] = decode(engine, requests, temperature, args)
             if number:  # the first round compiles
                 times[backend].append(step_ms)
         if temperature == 0 and any(answers[name] != answers[backends[0]] for name in backends):
@@ -102,16 +80,18 @@ def compare(
     return times
 
 
-def decode(engine: Engine, requests: int, draft_tokens: int, temperature: float) -> tuple[float, list[list[int]]]:
+def decode(
+    engine: Engine, requests: int, temperature: float, args: argparse.Namespace
+) -> tuple[float, list[list[int]]]:
     """Decode `requests` together: milliseconds per step after the prompts are in, and the answers."""
     for index, drawn in enumerate(workload(SEED, requests, STRUCTURED_LONG)):
         engine.add(
             GenerationRequest(
                 request_id=str(index),
                 prompt_ids=engine.tokenizer.render_chat(drawn.messages),
-                max_tokens=min(_MOST_TOKENS, drawn.max_tokens),
+                max_tokens=min(args.tokens, drawn.max_tokens),
                 sampling=SamplingParams(temperature=temperature, seed=index),
-                draft_tokens=draft_tokens,
+                draft_tokens=args.draft_tokens,
             )
         )
     answers: list[list[int]] = [[] for _ in range(requests)]
@@ -128,5 +108,31 @@ def decode(engine: Engine, requests: int, draft_tokens: int, temperature: float)
     return seconds / max(steps, 1) * 1e3, answers
 
 
+def measure(args: argparse.Namespace, report: Report) -> None:
+    if torch.cuda.is_available():
+        report.note(torch.cuda.get_device_name())
+        place, dtype, backends = "cuda", torch.bfloat16, BACKENDS
+    elif args.smoke:
+        place, dtype, backends = "cpu", torch.float32, BACKENDS[:1]
+    else:
+        raise SystemExit("no GPU here: the kernel cannot run in the engine, nothing was measured")
+    for rows in args.vocabulary:
+        for requests in args.requests:
+            engine = build(rows, requests, args.draft_tokens, place, dtype)
+            for temperature in (0.0, 0.8) if rows == 0 else (0.0,):
+                times = compare(engine, requests, temperature, backends, args)
+                medians = {f"{name}_ms": statistics.median(steps) for name, steps in times.items()}
+                report.row(f"V {rows or 'own'}, {requests} requests, temperature {temperature:g}", **medians)
+
+
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        requests=Option([1, 8, 64], [1], "at once"),
+        vocabulary=Option([0, 128_256, 151_936], [0], "rows of the head; 0: the pair's own"),
+        draft_tokens=Option(4, 4, "draft length"),
+        rounds=Option(5, 1, "turns of each backend, after one that compiles"),
+        tokens=Option(96, 16, "of an answer at most"),
+    )

@@ -1,4 +1,4 @@
-"""What the filter costs inside Envoy: `python -m tests.benchmarks.envoy [--rounds 5] [--seconds 3]`.
+"""What the filter costs inside Envoy.
 
 In one run, by turns: Envoy alone, Envoy with an empty filter (grpc.aio, the same messages, nothing decided), and Envoy
 with Slipstream's. Envoy and filter share core 0; the load and the server that answers at once share core 1. Printed:
@@ -12,44 +12,29 @@ import argparse
 import asyncio
 import contextlib
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import grpc
 import httpx
+import psutil
 from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, ProcessingResponse
 
-from tests.benchmarks.gateway_load import percentile, request_bytes, run
-from tests.benchmarks.gateway_mock import serve
+from tests.benchmarks import canned
+from tests.benchmarks.harness import Interval, Option, Report, benchmark, percentile, turns
+from tests.benchmarks.load import WHOLE, request_bytes, run
 from tests.support.envoy import Envoy
+from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 
 CONNECTIONS, STREAMS, TOKENS = 32, 16, 300
 WAYS = ("Envoy alone", "empty filter", "Slipstream")
 _SERVICE, _, _NAME = METHOD.removeprefix("/").rpartition("/")
-_MANIFEST = """apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: target}}
-spec:
-  model: target
-  maxDraftTokens: 4
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, model: target, endpoints: ["{url}"]}}
-      speculative: {{protocol: openai, model: target, endpoints: ["{url}/v1"]}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: target}}
-spec: {{pair: target}}
-"""
 
 
 class Figures(NamedTuple):
@@ -59,6 +44,9 @@ class Figures(NamedTuple):
     latency_ms: float
     chunks_per_s: float
     bad: int
+
+
+MEASURED = Figures._fields[:-1]
 
 
 async def _empty(_: object, context: Any) -> None:
@@ -80,11 +68,12 @@ async def _serve_empty(port: int) -> None:
 
 
 @contextlib.contextmanager
-def _pinned(core: int, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = ("taskset", "-c", str(core), sys.executable, "-m", *command)
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+def _pinned(*command: str) -> Iterator[None]:
+    """A module that runs on the filter's core."""
+    process = psutil.Popen([sys.executable, "-m", *command], stderr=subprocess.DEVNULL)
+    process.cpu_affinity([canned.GATEWAY_CORE])
     try:
-        yield process
+        yield
     finally:
         process.terminate()
         process.wait(20)
@@ -96,14 +85,12 @@ def _way(name: str, folder: Path, server_port: int) -> Iterator[Envoy]:
     filter_port, http_port = lasting_ports(2)
     with contextlib.ExitStack() as stack:
         if name == "empty filter":
-            stack.enter_context(_pinned(0, "tests.benchmarks.envoy", "--empty", str(filter_port)))
+            stack.enter_context(_pinned("tests.benchmarks.envoy", "--empty", str(filter_port)))
         elif name == "Slipstream":
-            manifest = folder / "pair.yaml"
-            manifest.write_text(_MANIFEST.format(url=f"http://127.0.0.1:{server_port}"))
-            options = ("-f", str(manifest), "--ext-proc", f"127.0.0.1:{filter_port}", "--port", str(http_port))
-            stack.enter_context(_pinned(0, "slipstream_tools.cli", "extproc", *options))
-        cores = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {0})  # Envoy inherits it
+            options = ("--ext-proc", f"127.0.0.1:{filter_port}", "--port", str(http_port))
+            manifest = canned.manifest(folder, server_port)
+            stack.enter_context(_pinned("slipstream_tools.cli", "extproc", *manifest, *options))
+        os.sched_setaffinity(0, {canned.GATEWAY_CORE})  # Envoy inherits it
         envoy = Envoy(
             folder,
             filter_port=filter_port,
@@ -111,70 +98,63 @@ def _way(name: str, folder: Path, server_port: int) -> Iterator[Envoy]:
             models=[server_port],
             without_filter=name == "Envoy alone",
         )
-        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(0, {canned.OTHER_CORE})
         stack.callback(envoy.stop)
-        time.sleep(3.0)
-        _check(envoy, decides=name == "Slipstream")
+        if name != "Envoy alone":
+            canned.wait_port(filter_port)
+        eventually(
+            lambda: _decides(envoy) == (name == "Slipstream"), "the filter in Envoy", ignoring=httpx.TransportError
+        )
         yield envoy
 
 
-def _check(envoy: Envoy, *, decides: bool) -> None:
-    """Fails if the filter is not there: Envoy would go on without it, and be fast."""
-    body = {"model": "target", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12}
+def _decides(envoy: Envoy) -> bool:
+    """Whether the filter is there: Envoy would go on without it, and be fast."""
+    body = {"model": "canned", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12}
     answer = httpx.post(f"{envoy.url}/v1/chat/completions", json=body)
-    assert ("x-slipstream-arm" in answer.headers) == decides, dict(answer.headers)
+    return "x-slipstream-arm" in answer.headers
 
 
-async def _measure(port: int, seconds: float) -> Figures:
-    whole = request_bytes(model="target", stream=False, max_tokens=12)
-    streamed = request_bytes(model="target", stream=True, max_tokens=TOKENS)
-    await run(port, whole, connections=CONNECTIONS, seconds=1.0)
-    answers = await run(port, whole, connections=CONNECTIONS, seconds=seconds)
-    alone = await run(port, whole, connections=1, seconds=seconds)
+async def _figures(port: int, seconds: float) -> Figures:
+    streamed = request_bytes(model="canned", stream=True, max_tokens=TOKENS)
+    await run(port, WHOLE, connections=CONNECTIONS, seconds=min(1.0, seconds))
+    answers = await run(port, WHOLE, connections=CONNECTIONS, seconds=seconds)
+    alone = await run(port, WHOLE, connections=1, seconds=seconds)
     chunks = await run(port, streamed, connections=STREAMS, seconds=seconds, tokens=TOKENS)
-    return Figures(
-        len(answers.answers) / answers.seconds,
-        1e3 * percentile([answer.seconds for answer in alone.answers], 0.5),
-        sum(answer.tokens for answer in chunks.answers) / chunks.seconds,
-        answers.bad + alone.bad + chunks.bad,
-    )
+    bad = answers.bad + alone.bad + chunks.bad
+    return Figures(answers.per_s, percentile(alone.took_ms(), 0.5), chunks.chunks_per_s, bad)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--empty", type=int, metavar="PORT", help=argparse.SUPPRESS)
-    parser.add_argument("--server", type=int, metavar="PORT", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.empty is not None:
+def measure(args: argparse.Namespace, report: Report) -> None:
+    if args.empty:
         asyncio.run(_serve_empty(args.empty))
         return
-    if args.server is not None:
-        serve(args.server)
-        return
     found: dict[str, list[Figures]] = {name: [] for name in WAYS}
-    [port] = lasting_ports(1)
-    os.sched_setaffinity(0, {1})
-    with tempfile.TemporaryDirectory() as folder, _pinned(1, "tests.benchmarks.envoy", "--server", str(port)):
-        for _ in range(args.rounds):
-            for name in WAYS:
-                with _way(name, Path(folder), port) as envoy:
-                    found[name].append(asyncio.run(_measure(envoy.port, args.seconds)))
+    os.sched_setaffinity(0, {canned.OTHER_CORE})
+    with tempfile.TemporaryDirectory() as folder, canned.upstream() as port:
+        for _, name in turns(WAYS, args.rounds, warm_up=0):
+            with _way(name, Path(folder), port) as envoy:
+                found[name].append(asyncio.run(_figures(envoy.port, args.seconds)))
     for name, rounds in found.items():
-        medians = [statistics.median(getattr(figures, field) for figures in rounds) for field in Figures._fields[:3]]
-        bad = sum(figures.bad for figures in rounds)
-        print(f"{name:13} {medians[0]:8,.0f} answers/s  {medians[1]:6.2f} ms  {medians[2]:9,.0f} chunks/s  {bad} bad")
+        bad = sum(one.bad for one in rounds)
+        columns = {field: median(getattr(one, field) for one in rounds) for field in MEASURED}
+        report.row(name, **columns, bad=bad)
+        report.require(not bad, f"{name}: {bad} answers were not whole")
     for base in WAYS[:2]:
-        for field in Figures._fields[:3]:
-            ratios = [
-                getattr(ours, field) / getattr(other, field)
-                for ours, other in zip(found["Slipstream"], found[base], strict=True)
-            ]
-            print(
-                f"Slipstream ÷ {base}, {field}: {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-            )
+        columns = {}
+        for field in MEASURED:
+            pairs = zip(found["Slipstream"], found[base], strict=True)
+            ratios = [getattr(ours, field) / getattr(other, field) for ours, other in pairs]
+            columns[field] = Interval(median(ratios), min(ratios), max(ratios))
+        report.row(f"Slipstream ÷ {base}, median and range", **columns)
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        rounds=Option(5, 1, "turns of each way"),
+        seconds=Option(3.0, 0.3, "per figure"),
+        empty=Option(0, 0, "serve the empty filter at this port: the benchmark starts itself with it"),
+    )

@@ -1,5 +1,4 @@
-"""What the gateway adds to the time to first token over calling Triton with `tritonclient`: `python -m
-tests.benchmarks.gateway_triton [--prompts 60]`.
+"""What the gateway adds to the time to first token over calling Triton with `tritonclient`.
 
 The same prompts by both ways, in turns, one at a time, greedy, plain: what differs is the gateway. Goal: 2 ms at
 the median.
@@ -10,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 
 import aiohttp
@@ -19,7 +17,8 @@ import tritonclient.grpc.aio as triton
 import uvloop
 from tritonclient.utils import triton_to_np_dtype
 
-from tests.benchmarks.system import MODEL, PAIR, running_system
+from tests.benchmarks.harness import Option, Report, benchmark, interval
+from tests.benchmarks.systems import MODEL, PAIR, running_system
 
 MAX_TOKENS = 8
 _TURNS = "Agent: How can I help?\nCustomer: Order {number} has not arrived and I was promised Tuesday.\n"
@@ -79,30 +78,30 @@ async def by_gateway(session: aiohttp.ClientSession, url: str, text: str) -> flo
     return first
 
 
-async def measure(address: str, url: str, count: int) -> None:
-    direct, through = [], []
+async def pairs(address: str, url: str, count: int) -> list[tuple[float, float]]:
+    """Milliseconds to the first token by both ways, prompt by prompt."""
+    found = []
     client = triton.InferenceServerClient(address)
     async with aiohttp.ClientSession() as session:
-        for index in range(count + 5):
+        for index in range(-min(5, count), count):  # the first few open connections
             pair = await by_tritonclient(client, prompt(index)), await by_gateway(session, url, prompt(index))
-            if index >= 5:  # the first few open connections
-                direct.append(pair[0])
-                through.append(pair[1])
+            if index >= 0:
+                found.append((1e3 * pair[0], 1e3 * pair[1]))
     await client.close()
-    added = [1e3 * (b - a) for a, b in zip(direct, through, strict=True)]
-    p50 = 1e3 * statistics.median(direct), 1e3 * statistics.median(through)
-    print(f"TTFT p50 ms: tritonclient {p50[0]:.2f}, gateway {p50[1]:.2f}, difference {p50[1] - p50[0]:+.2f}")
-    print(f"difference by prompt, p50 ms: {statistics.median(added):+.2f}  (goal: +2 at most, {count} prompts)")
+    return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Time to first token that the gateway adds to Triton's.")
-    parser.add_argument("--prompts", type=int, default=60, help="how many (%(default)s)")
-    options = parser.parse_args()
+def measure(args: argparse.Namespace, report: Report) -> None:
     with running_system() as system:
-        uvloop.run(measure(system.triton_address, system.gateway_url, options.prompts))
-    return 0
+        found = uvloop.run(pairs(system.triton_address, system.gateway_url, args.prompts))
+    direct, through = zip(*found, strict=True)
+    report.row(
+        "TTFT p50: goal +2 ms",
+        tritonclient_ms=statistics.median(direct),
+        gateway_ms=statistics.median(through),
+        added_ms=interval(statistics.median, [after - before for before, after in found]),
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    benchmark(__file__, __doc__, measure, prompts=Option(60, 3, "asked by both ways"))

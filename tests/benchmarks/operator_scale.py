@@ -1,4 +1,4 @@
-"""An operator that starts cold before many pairs: `python -m tests.benchmarks.operator_scale [--pairs 1000]`.
+"""An operator that starts cold before many pairs.
 
 A real API server with its etcd and a real Redis, ModelPairs with a SpeculationPolicy each, then the operator: how long
 until every one has its status and all its children, what memory it takes, and what it writes when nothing happens any
@@ -11,8 +11,6 @@ environment has `kubernetes-validate`, which the package `kubernetes` imports wh
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,12 +28,13 @@ from slipstream_operator.cluster.resources import Kind, resources
 from slipstream_operator.settings import WORKERS
 from slipstream_operator.types import ServingDefaults
 
-from tests.benchmarks.gateway_openai import free_port
+from tests.benchmarks.canned import cpu_s
+from tests.benchmarks.harness import Option, Report, benchmark
 from tests.support.kube import CRDS, KubeApiServer, install_chart
+from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
 
 NAMESPACES = 10
-GOAL_S, GOAL_MB, GOAL_WRITES = 40.0, 200.0, 0
 LIMIT_S = 900.0
 
 _KINDS = resources(pdb_version="v1beta1")
@@ -48,28 +47,6 @@ class Progress(NamedTuple):
     children: int
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--pairs", type=int, default=1000, help="ModelPairs, each with a policy (%(default)s)")
-    parser.add_argument("--steady", type=float, default=60.0, help="seconds of quiet to watch (%(default)g)")
-    parser.add_argument("--resync", type=float, default=50.0, help="the operator's resync in seconds (%(default)g)")
-    parser.add_argument("--workers", type=int, default=WORKERS, help="the operator's workers (%(default)s)")
-    parser.add_argument("--python", default=sys.executable, help="the operator's Python (%(default)s)")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, KubeApiServer(Path(folder)) as kube:
-        install_chart(kube, CRDS)
-        declare(kube, args.pairs)
-        redis = RedisServer(Path(folder), free_port())
-        try:
-            with operator(args.python, kube, redis, resync_s=args.resync, workers=args.workers) as (
-                process,
-                metrics_url,
-            ):
-                measure(kube, process, metrics_url, args.pairs, args.steady)
-        finally:
-            redis.kill()
-
-
 def child_kinds() -> tuple[Kind, ...]:
     """The kinds of a pair's children, of which it has one each."""
     parsed = parse_resource(pair("any")).item
@@ -78,36 +55,37 @@ def child_kinds() -> tuple[Kind, ...]:
     return tuple(Kind(child["kind"]) for child in made)
 
 
-def measure(kube: KubeApiServer, process: psutil.Process, metrics_url: str, pairs: int, steady_s: float) -> None:
-    started = time.monotonic()
+def watch(
+    kube: KubeApiServer, process: psutil.Process, metrics_url: str, args: argparse.Namespace, report: Report
+) -> None:
+    """The cold start, and the quiet after it."""
+    pairs, started = args.pairs, time.monotonic()
     # Lists of everything take the API server's time: they are for the end, to see that it is one.
     while not is_idle(metrics_url, 2 * pairs) or progress(kube) != Progress(2 * pairs, len(child_kinds()) * pairs):
         elapsed_s = time.monotonic() - started
         if elapsed_s > LIMIT_S or not process.is_running():
             raise SystemExit(f"not done after {elapsed_s:.0f} s: {progress(kube)}")
         time.sleep(0.5)
-    took_s = time.monotonic() - started
-    cpu_s = sum(process.cpu_times()[:2])
-    server_cpu_s = sum(sum(other.cpu_times()[:2]) for other in servers())
-    memory_mb = process.memory_info().rss / 1e6
-    wait_for_quiet(metrics_url)
-    before, versions = writes(metrics_url), resource_versions(kube)
-    cpu_before_s = sum(process.cpu_times()[:2])
-    time.sleep(steady_s)
-    cpu_share = (sum(process.cpu_times()[:2]) - cpu_before_s) / steady_s
+    took_s, used_s, rss = time.monotonic() - started, cpu_s(process), process.memory_info().rss
+    report.row(
+        f"{pairs} pairs, cold start: goals 40 s, 200 MB",
+        seconds=took_s,
+        operator_cpu_s=used_s,
+        servers_cpu_s=sum(map(cpu_s, servers())),
+        memory_mb=rss / 1e6,
+    )
+    wait_for_quiet(metrics_url, args.steady)
+    before, versions, used_s = writes(metrics_url), resource_versions(kube), cpu_s(process)
+    time.sleep(args.steady)
     written = writes(metrics_url) - before
-    changed = len(versions.items() - resource_versions(kube).items())
-    print(f"\n{pairs} pairs with their policies, cold start; load of this machine {os.getloadavg()[0]:.1f}")
-    print(f"{'':48}{'measured':>10}{'goal':>10}")
-    row("seconds until all have status and children", f"{took_s:.1f}", f"{GOAL_S:g}")
-    row("CPU seconds of the operator until then", f"{cpu_s:.1f}", "")
-    row("CPU seconds of API server and etcd since start", f"{server_cpu_s:.1f}", "")
-    row("memory then, MB", f"{memory_mb:.0f}", f"{GOAL_MB:g}")
-    row(f"memory after {steady_s:g} s of quiet, MB", f"{process.memory_info().rss / 1e6:.0f}", f"{GOAL_MB:g}")
-    row("writes until quiet", f"{before:.0f}", "")
-    row(f"writes in {steady_s:g} s of quiet", f"{written:.0f}", f"{GOAL_WRITES}")
-    row("objects whose version changed meanwhile", f"{changed}", "0")
-    row("CPU share of the operator in quiet", f"{cpu_share:.1%}", "")
+    report.row(
+        f"{args.steady:g} s of quiet after {before:.0f} writes: goal 0",
+        writes=written,
+        changed=len(versions.items() - resource_versions(kube).items()),
+        cpu_share=(cpu_s(process) - used_s) / args.steady,
+        memory_mb=process.memory_info().rss / 1e6,
+    )
+    report.require(not written, f"{written:.0f} writes in quiet")
 
 
 def servers() -> list[psutil.Process]:
@@ -131,10 +109,6 @@ def total(text: str, name: str, labels: str = "") -> float:
     lines = (line for line in text.splitlines() if labels in line)
     full = f"slipstream_operator_{name}"
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.partition("{")[0].partition(" ")[0] == full)
-
-
-def row(name: str, measured: str, goal: str) -> None:
-    print(f"{name:48}{measured:>10}{goal:>10}")
 
 
 def declare(kube: KubeApiServer, pairs: int) -> None:
@@ -182,18 +156,16 @@ def policy(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def operator(
-    python: str, kube: KubeApiServer, redis: RedisServer, *, resync_s: float, workers: int
-) -> Iterator[tuple[psutil.Process, str]]:
-    """A real `slipstream operator`, and where its metrics are."""
-    liveness_port, metrics_port = free_port(), free_port()
-    command = [python, "-m", "slipstream_tools.cli", "operator", "--host", "127.0.0.1"]
-    command += ["--kubeconfig", str(kube.kubeconfig("admin")), "--resync", str(resync_s), "--log-level", "warning"]
-    command += ["--redis", redis.url, "--workers", str(workers)]
+def operator(args: argparse.Namespace, kube: KubeApiServer, redis: RedisServer) -> Iterator[tuple[psutil.Process, str]]:
+    """A real `slipstream operator`, and the URL of its metrics."""
+    liveness_port, metrics_port = lasting_ports(2)
+    command = [args.python, "-m", "slipstream_tools.cli", "operator", "--host", "127.0.0.1"]
+    command += ["--kubeconfig", str(kube.kubeconfig("admin")), "--resync", str(args.resync), "--log-level", "warning"]
+    command += ["--redis", redis.url, "--workers", str(args.workers)]
     command += ["--liveness-port", str(liveness_port), "--metrics-port", str(metrics_port)]
-    process = subprocess.Popen(command)
+    process = psutil.Popen(command)
     try:
-        yield psutil.Process(process.pid), f"http://127.0.0.1:{metrics_port}/metrics"
+        yield process, f"http://127.0.0.1:{metrics_port}/metrics"
     finally:
         process.terminate()
         process.wait(timeout=20)
@@ -227,14 +199,35 @@ def writes(metrics_url: str) -> float:
     return total(text, "writes_total") - total(text, "writes_total", 'resource="leases"')
 
 
-def wait_for_quiet(metrics_url: str) -> None:
-    """Until nothing was written for twenty seconds."""
+def wait_for_quiet(metrics_url: str, steady_s: float) -> None:
+    """Until nothing was written for twenty seconds, or for `steady_s` where that is less."""
     last, since = writes(metrics_url), time.monotonic()
-    while time.monotonic() - since < 20:
+    while time.monotonic() - since < min(20.0, steady_s):
         time.sleep(1)
         if (now := writes(metrics_url)) != last:
             last, since = now, time.monotonic()
 
 
+def measure(args: argparse.Namespace, report: Report) -> None:
+    with tempfile.TemporaryDirectory() as folder, KubeApiServer(Path(folder)) as kube:
+        install_chart(kube, CRDS)
+        declare(kube, args.pairs)
+        redis = RedisServer(Path(folder), *lasting_ports(1))
+        try:
+            with operator(args, kube, redis) as (process, metrics_url):
+                watch(kube, process, metrics_url, args, report)
+        finally:
+            redis.kill()
+
+
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        pairs=Option(1000, 4, "ModelPairs, each with a policy"),
+        steady=Option(60.0, 2.0, "seconds of quiet to watch"),
+        resync=Option(50.0, 50.0, "the operator's resync in seconds"),
+        workers=Option(WORKERS, WORKERS, "the operator's workers"),
+        python=Option(sys.executable, sys.executable, "the operator's Python"),
+    )

@@ -1,25 +1,36 @@
-"""Predicted against measured savings, from a run of `slipstream bench`, for the plot of docs/measurements.md:
-`python -m tests.benchmarks.predicted_saving FOLDER ...`, whose runs had the modes plain, speculative and routed.
+"""Predicted against measured savings, from runs of `slipstream bench`, for the plot of docs/measurements.md.
 
-Writes `docs/images/predicted-saving.json` and prints the rank correlation of each load. `python -m docs.generate`
-draws it.
+The runs had the modes plain, speculative and routed. Writes `docs/images/predicted-saving.json`, and reports the rank
+correlation of each load. `python -m docs.generate` draws it. A smoke run makes a short run of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
 
 from slipstream_tools.bench.summary import SPECULATIVE, SUMMARY_FILE, read_summary
 
 from docs.generate.figures import PREDICTED_SAVINGS
+from tests.benchmarks.harness import Option, Report, benchmark
+from tests.benchmarks.routing import bench, make_requests
+from tests.benchmarks.systems import running_system
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Predicted against measured savings of a run of slipstream bench.")
-    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="--out of a run")
-    summaries = [read_summary(folder / SUMMARY_FILE) for folder in parser.parse_args().folders]
+def short_run(folder: Path) -> Path:
+    calls = folder / "calls.jsonl"
+    make_requests(calls, 6, 1)
+    with running_system() as system:
+        bench(system.gateway_url, calls, folder / "run", 1, 1)
+    return folder / "run"
+
+
+def measure(args: argparse.Namespace, report: Report) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folders = args.folders or [short_run(Path(name))]
+        summaries = [read_summary(folder / SUMMARY_FILE) for folder in folders]
     rows = [
         {
             "load": str(point.concurrency),
@@ -32,10 +43,12 @@ def main() -> None:
         for point in summary.points
         if point.mode == SPECULATIVE and point.predicted_saving_s is not None
     ]
-    PREDICTED_SAVINGS.write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")
+    report.require(rows, "no request has a prediction")
+    if not args.smoke:
+        PREDICTED_SAVINGS.write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")
     for one in (one for summary in summaries for one in summary.oracle):
-        print(f"load {one.concurrency}: rank correlation {one.rank_correlation}, {one.requests} requests")
+        report.row(f"{one.concurrency} in flight", rank_correlation=one.rank_correlation, requests=one.requests)
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, __doc__, measure, folders=Option(None, [], "`--out` of runs", kind=Path))

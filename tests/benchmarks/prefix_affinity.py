@@ -1,8 +1,8 @@
-"""Requests with the same beginning on the same server, or on any: `python -m tests.benchmarks.prefix_affinity`.
+"""Requests with the same beginning on the same server, or on any.
 
 Four vLLM servers (SmolLM2-135M-Instruct, one thread each, prefix caching) behind a gateway. Each request has one of
 `PROMPTS` system prompts and a question of its own; a server's cache holds about ten of them, running requests included.
-By turns: servers by least outstanding requests, and by the prompt's beginning. Printed: time to first token, the mean
+By turns: servers by least outstanding requests, and by the prompt's beginning. Figures: time to first token, the mean
 number of requests in the busiest server over the mean of all, and the share of prompt tokens that servers found in
 their caches.
 """
@@ -15,6 +15,7 @@ import random
 import statistics
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,8 @@ from slipstream_core.settings import GatewaySettings
 from slipstream_gateway.upstreams.pool import Replica
 from slipstream_tools.up.smollm2 import smollm2_folder
 
-from tests.benchmarks.vllm_servers import started_servers
+from tests.benchmarks.harness import Option, Report, benchmark, turns
+from tests.benchmarks.vllm_servers import servers
 from tests.gateway.conftest import Gateway
 from tests.vllm.plugin.client import MODEL
 
@@ -108,7 +110,8 @@ class _Loads:
 
     async def __aexit__(self, *_: object) -> None:
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await self._task
 
     async def _look(self) -> None:
         while True:
@@ -139,7 +142,7 @@ async def _watched(url: str, requests: int, seed: int) -> tuple[list[float], flo
     return found, loads.largest()
 
 
-def _measure(folder: Path, urls: list[str], *, affine: bool, requests: int, seed: int) -> Figures:
+def _figures(folder: Path, urls: list[str], *, affine: bool, requests: int, seed: int) -> Figures:
     path = folder / "pair.yaml"
     path.write_text(_MANIFEST.format(model=MODEL, endpoints=urls, affine=str(affine).lower()))
     gateway = Gateway(path, GatewaySettings(manifest=path))
@@ -153,33 +156,27 @@ def _measure(folder: Path, urls: list[str], *, affine: bool, requests: int, seed
     return Figures(1e3 * statistics.median(found), largest, (hits - hits_before) / (asked - asked_before))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=192)
-    args = parser.parse_args()
+def measure(args: argparse.Namespace, report: Report) -> None:
     found: dict[str, list[Figures]] = {name: [] for name in WAYS}
-    model = smollm2_folder(print)
+    model = smollm2_folder(report.note)
     with (
-        started_servers(*("plain",) * SERVERS, model=model, threads=1, extra=_CACHE) as servers,
+        servers(*("plain",) * SERVERS, model=model, threads=1, extra=_CACHE) as started,
         tempfile.TemporaryDirectory() as folder,
     ):
-        urls = [server.url for server in servers]
-        for place in range(args.rounds):
-            for name, affine in WAYS.items():
-                figures = _measure(Path(folder), urls, affine=affine, requests=args.requests, seed=100 * place)
-                found[name].append(figures)
-                print(
-                    f"round {place}: {name}: TTFT p50 {figures.ttft_ms:.0f} ms, busiest server "
-                    f"{figures.largest_load:.2f} of the mean load, {figures.cached:.0%} of prompt tokens cached",
-                    flush=True,
-                )
+        urls = [server.url for server in started]
+        for number, name in turns(list(WAYS), args.rounds, warm_up=0):
+            figures = _figures(Path(folder), urls, affine=WAYS[name], requests=args.requests, seed=100 * number)
+            found[name].append(figures)
+            report.row(f"round {number + 1}: {name}", **figures._asdict())
     ratios = [before.ttft_ms / after.ttft_ms for before, after in zip(*found.values(), strict=True)]
-    spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-    print(f"TTFT p50, least outstanding ÷ same beginning: {spread}")
-    for name, rounds in found.items():
-        print(f"{name}: largest load {max(figures.largest_load for figures in rounds):.2f} of the mean")
+    report.row("TTFT p50, least outstanding ÷ same beginning", median=statistics.median(ratios), least=min(ratios))
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        rounds=Option(5, 1, "turns of each way"),
+        requests=Option(192, 8, "in each turn, after as many that fill the caches"),
+    )

@@ -1,18 +1,17 @@
-"""False rollbacks, detection and promotion in simulated traffic: `python -m tests.benchmarks.rollback`.
+"""False rollbacks, detection and promotion in simulated traffic.
 
 Goals: at most 1 % of the classes rolled back in 1,000,000 healthy requests at 1.05 × the threshold, for every metric,
 and none by errors that stay well below their limit; a drop of the acceptance rate from 0.72 to 0.55 below a floor of
-0.65 found in 150 requests (median). In the same run
-the two rules that this one replaces: three bad windows in a row, and a test on tokens. Requests are overdispersed:
-each has an acceptance rate of its own. The formulas are the operator's, over many classes at once; that both agree is
-tested.
+0.65 found in 150 requests (median). Beside them the rules that the guard replaced: three bad windows in a row, and a
+test on tokens. Requests are overdispersed: each has an acceptance rate of its own. The formulas are the operator's,
+over many classes at once; tests compare both. The same seed gives the same figures.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
-import time
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,8 @@ from slipstream_operator.rollout.analysis.metrics import MIN_ERROR_REQUESTS, Met
 from slipstream_operator.rollout.analysis.paired import PairedTimes
 from slipstream_operator.rollout.analysis.record import MIN_FAILURES, MOST_FAIL
 
+from tests.benchmarks.harness import Option, Report, benchmark
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -29,12 +30,18 @@ FLOOR = 0.65
 P95_S = 2.0
 PARITY_LOSS = 0.02
 ERROR_RATE = 0.05
-CLASSES, REQUESTS = 100, 10_000
 ALARM_AT = math.log(Analysis().false_alarm_requests)
 MIN_SAMPLES = Analysis().min_samples
 # A request's acceptance rate is Beta-distributed with this many "prior tokens": a standard deviation of about 0.16.
 CONCENTRATION = 8.0
 SIGMA = 0.5
+
+
+class Size(NamedTuple):
+    """Of the simulated traffic."""
+
+    classes: int
+    requests: int
 
 
 def rule_for(metric: Metric) -> Rule:
@@ -130,34 +137,29 @@ def promotions(random: np.random.Generator, *, gain: float, margin: float, share
     return found
 
 
-def report_healthy(random: np.random.Generator) -> bool:
-    """Alarms of healthy classes; returns whether the goal is kept for every metric."""
-    total = CLASSES * REQUESTS
-    print(f"\nhealthy: {CLASSES} classes × {REQUESTS:,} requests = {total:,} per line; rolled back classes")
-    print(f"{'metric':<18}{'1.05 × threshold':>18}{'at the threshold':>18}")
-    kept = True
+def report_healthy(random: np.random.Generator, size: Size, report: Report) -> None:
+    """Alarms of healthy classes."""
     for metric in (Metric.ACCEPTANCE, Metric.P95, Metric.TTFT, Metric.PARITY):
         rates = []
         for margin in (1.05, 1.0):
-            x = healthy(random, metric, margin, classes=CLASSES, requests=REQUESTS)
+            x = healthy(random, metric, margin, classes=size.classes, requests=size.requests)
             rates.append(float((alarms(x, rule_for(metric)) > 0).mean()))
-        kept &= rates[0] <= 0.01
-        print(f"{metric.value:<18}{rates[0]:>18.1%}{rates[1]:>18.1%}")
-    return kept
+        report.row(f"{metric.value}: classes rolled back", at_1_05_threshold=rates[0], at_threshold=rates[1])
+        report.require(rates[0] <= 0.01, f"{metric.value}: {rates[0]:.1%} of healthy classes are rolled back")
 
 
-def report_rules(random: np.random.Generator) -> None:
-    """The guard beside the two rules that it replaces, on the same requests."""
-    print(f"\nacceptance, {CLASSES} classes × {REQUESTS:,} requests: classes in which a rule fires")
-    print(f"{'true rate':<12}{'e-CUSUM':>10}{'three windows':>16}{'per token':>12}")
+def report_rules(random: np.random.Generator, size: Size, report: Report) -> None:
+    """The guard beside the two rules that it replaced, on the same requests."""
     for mean in (FLOOR * 1.05, 0.66, FLOOR):
-        accepted, drafted = acceptances(random, mean, CLASSES, REQUESTS)
+        accepted, drafted = acceptances(random, mean, size.classes, size.requests)
         x = accepted / drafted
-        rates = [
-            float((found > 0).mean())
-            for found in (alarms(x, rule_for(Metric.ACCEPTANCE)), three_windows(x), token_test(accepted, drafted))
-        ]
-        print(f"{mean:<12.4f}{rates[0]:>10.1%}{rates[1]:>16.1%}{rates[2]:>12.1%}")
+        rules = {
+            "guard": alarms(x, rule_for(Metric.ACCEPTANCE)),
+            "three_windows": three_windows(x),
+            "per_token": token_test(accepted, drafted),
+        }
+        rates = {name: float((found > 0).mean()) for name, found in rules.items()}
+        report.row(f"acceptance {mean:.4f}: classes in which a rule fires", **rates)
 
 
 def delays(found: Ints, begin: int) -> tuple[float, float, float]:
@@ -171,36 +173,43 @@ def delays(found: Ints, begin: int) -> tuple[float, float, float]:
     )
 
 
-def report_detection(random: np.random.Generator) -> bool:
-    """Delays of detection after 10,000 healthy requests; returns whether the goal is kept."""
-    begin, after, classes = 10_000, 3_000, 200
-    print(f"\ndetection after {begin:,} healthy requests, {classes} classes, requests until the alarm")
-    print(f"{'change':<34}{'median':>8}{'90 %':>8}{'found':>8}")
-    rows: list[tuple[str, Ints]] = []
-    first, second = acceptances(random, 0.72, classes, begin), acceptances(random, 0.55, classes, after)
-    accepted, drafted = (np.concatenate(both, axis=1) for both in zip(first, second, strict=True))
-    x = accepted / drafted
-    rows.append(("acceptance 0.72 -> 0.55", alarms(x, rule_for(Metric.ACCEPTANCE))))
-    rows.append(("  three bad windows", three_windows(x)))
-    rows.append(("  per token", token_test(accepted, drafted)))
-    for wanted, mean in (("acceptance 0.72 -> 0.60", 0.60), ("acceptance 0.72 -> 0.45", 0.45)):
-        good, bad = acceptances(random, 0.72, classes, begin), acceptances(random, mean, classes, after)
-        x = np.concatenate([good[0] / good[1], bad[0] / bad[1]], axis=1)
-        rows.append((wanted, alarms(x, rule_for(Metric.ACCEPTANCE))))
+def report_delays(name: str, found: Ints, begin: int, report: Report) -> None:
+    """The requests until the alarm; None: there was none."""
+    median, late, share = delays(found, begin)
+    report.row(f"{name}: requests", median=finite(median), p90=finite(late), found=share)
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def report_detection(random: np.random.Generator, size: Size, report: Report) -> None:
+    """Delays of detection after healthy requests."""
+    begin, after, classes = size.requests, 3_000, 2 * size.classes
+
+    def accepted(before: float, mean: float) -> tuple[Ints, Ints]:
+        parts = acceptances(random, before, classes, begin), acceptances(random, mean, classes, after)
+        good, drafted = (np.concatenate(both, axis=1) for both in zip(*parts, strict=True))
+        return good, drafted
+
+    def rate(before: float, share: float) -> Floats:
+        parts = random.random((classes, begin)) < before, random.random((classes, after)) < share
+        return np.concatenate(parts, axis=1).astype(float)
+
+    good, drafted = accepted(0.72, 0.55)
+    found = alarms(good / drafted, rule_for(Metric.ACCEPTANCE))
+    report_delays("acceptance 0.72 -> 0.55", found, begin, report)
+    report.require(delays(found, begin)[0] <= 150.0, "a drop of the acceptance rate is found too late")
+    report_delays("  three bad windows", three_windows(good / drafted), begin, report)
+    report_delays("  per token", token_test(good, drafted), begin, report)
+    for mean in (0.60, 0.45):
+        good, drafted = accepted(0.72, mean)
+        found = alarms(good / drafted, rule_for(Metric.ACCEPTANCE))
+        report_delays(f"acceptance 0.72 -> {mean:.2f}", found, begin, report)
     for share in (0.10, 0.20):
-        x = np.concatenate([random.random((classes, begin)) < 0.04, random.random((classes, after)) < share], axis=1)
-        rows.append((f"4 % -> {share:.0%} longer than the p95", alarms(x.astype(float), rule_for(Metric.P95))))
-    x = np.concatenate([random.random((classes, begin)) < 0.01, random.random((classes, after)) < 0.1], axis=1)
-    rows.append(("parity 1 % -> 10 % differ", alarms(x.astype(float), rule_for(Metric.PARITY))))
-    print_delays(rows, begin)
-    return delays(rows[0][1], begin)[0] <= 150.0
-
-
-def print_delays(rows: list[tuple[str, Ints]], begin: int) -> None:
-    """One line for each change."""
-    for name, found in rows:
-        median, late, share = delays(found, begin)
-        print(f"{name:<34}{median:>8.0f}{late:>8.0f}{share:>8.1%}")
+        found = alarms(rate(0.04, share), rule_for(Metric.P95))
+        report_delays(f"4 % -> {share:.0%} longer than the p95", found, begin, report)
+    report_delays("parity 1 % -> 10 % differ", alarms(rate(0.01, 0.1), rule_for(Metric.PARITY)), begin, report)
 
 
 def most_fail(x: Floats) -> NDArray[np.bool_]:
@@ -211,61 +220,60 @@ def most_fail(x: Floats) -> NDArray[np.bool_]:
     return (requests >= MIN_ERROR_REQUESTS) & (failures >= np.maximum(MIN_FAILURES, MOST_FAIL * requests))
 
 
-def report_errors(random: np.random.Generator) -> bool:
-    """Errors of servers that are well and that are not; returns whether those that are well all stay."""
-    begin, after, kept = 2_000, 3_000, True
-    print(f"\nerrors, limit {ERROR_RATE:.0%}: rolled back of {CLASSES} classes × {REQUESTS:,} requests")
-    print(f"{'true rate':<12}{'e-CUSUM':>10}{'most of 100':>16}{'3 of 20 to 100':>18}")
-    for rate, allowed in ((0.01, 0.0), (0.02, 0.0), (ERROR_RATE / 1.05, 0.01), (ERROR_RATE, 1.0)):
-        x = (random.random((CLASSES, REQUESTS)) < rate).astype(float)
-        found, most = (alarms(x, rule_for(Metric.ERROR_RATE)) > 0).mean(), most_fail(x).any(axis=1).mean()
-        kept &= found + most <= allowed
-        print(f"{rate:<12.1%}{found:>10.1%}{most:>16.1%}{three_errors(x).mean():>18.1%}")
-    print(f"\nerrors after {begin:,} requests of which 1 % failed, {CLASSES} classes, requests until the alarm")
-    rows = []
-    for rate in (0.1, 0.2, 0.5, 1.0):
-        x = random.random((CLASSES, begin + after)) < np.where(np.arange(begin + after) < begin, 0.01, rate)
-        rows.append((f"1 % -> {rate:.0%} fail", alarms(x.astype(float), rule_for(Metric.ERROR_RATE))))
-    print_delays(rows, begin)
-    fresh = alarms(np.ones((1, 100)), rule_for(Metric.ERROR_RATE))
-    print_delays([("all of a class that begins", fresh)], 0)
-    return kept
-
-
 def three_errors(x: Floats) -> NDArray[np.bool_]:
-    """The rule that the guard replaces: three failures and more than the limit in a window of 20 to 100 requests."""
+    """The rule that the guard replaced: three failures and more than the limit in a window of 20 to 100 requests."""
     sums = np.cumsum(np.pad(x, ((0, 0), (100, 0))), axis=1)
     failures, requests = sums[:, 100:] - sums[:, :-100], np.minimum(np.arange(1, x.shape[1] + 1), 100)
     return np.asarray(((requests >= 20) & (failures >= 3) & (failures > ERROR_RATE * requests)).any(axis=1))
 
 
-def report_promotion(random: np.random.Generator) -> bool:
-    """How often a gain that is not there is shown, and how soon one that is; returns whether the first is rare."""
-    print("\npromotion, margin 2 %, confidence 95 %, 8,000 answers, 100 classes")
-    print(f"{'share':<8}{'gain exactly the margin: shown':>32}{'gain 20 %: shown':>18}{'median answers':>16}")
-    kept = True
+def report_errors(random: np.random.Generator, size: Size, report: Report) -> None:
+    """Errors of servers that are well and that are not."""
+    for rate, allowed in ((0.01, 0.0), (0.02, 0.0), (ERROR_RATE / 1.05, 0.01), (ERROR_RATE, 1.0)):
+        x = (random.random((size.classes, size.requests)) < rate).astype(float)
+        found = float((alarms(x, rule_for(Metric.ERROR_RATE)) > 0).mean())
+        most, three = float(most_fail(x).any(axis=1).mean()), float(three_errors(x).mean())
+        report.row(f"errors {rate:.1%} of 5 %: rolled back", guard=found, most_of_100=most, three_of_100=three)
+        report.require(found + most <= allowed, f"errors of {rate:.1%} roll {found + most:.1%} of the classes back")
+    begin, after = 2_000, 3_000
+    for rate in (0.1, 0.2, 0.5, 1.0):
+        shares = np.where(np.arange(begin + after) < begin, 0.01, rate)
+        x = (random.random((size.classes, begin + after)) < shares).astype(float)
+        report_delays(f"errors 1 % -> {rate:.0%}", alarms(x, rule_for(Metric.ERROR_RATE)), begin, report)
+    fresh = alarms(np.ones((1, 100)), rule_for(Metric.ERROR_RATE))
+    report_delays("all of a class that begins fail", fresh, 0, report)
+
+
+def report_promotion(random: np.random.Generator, size: Size, report: Report) -> None:
+    """How often a gain that is not there is shown, and how soon one that is."""
     for share in (0.05, 0.5):
-        wrong = promotions(random, gain=0.02, margin=0.02, share=share, classes=100)
-        right = promotions(random, gain=0.20, margin=0.02, share=share, classes=100)
-        rate = sum(at > 0 for at in wrong) / len(wrong)
-        shown = [at for at in right if at]
-        kept &= rate <= 0.05
-        median = sorted(shown)[len(shown) // 2] if shown else 0
-        print(f"{share:<8.0%}{rate:>32.1%}{len(shown) / len(right):>18.1%}{median:>16,}")
-    return kept
+        wrong = promotions(random, gain=0.02, margin=0.02, share=share, classes=size.classes)
+        right = promotions(random, gain=0.20, margin=0.02, share=share, classes=size.classes)
+        rate, shown = sum(at > 0 for at in wrong) / len(wrong), sorted(at for at in right if at)
+        report.row(
+            f"speculative share {share:.0%}, 8,000 answers: gain shown",
+            exactly_the_margin=rate,
+            gain_20_percent=len(shown) / len(right),
+            median_answers=shown[len(shown) // 2] if shown else None,
+        )
+        report.require(rate <= 0.05, f"a gain that is not there is shown in {rate:.1%} of the classes")
 
 
-def main(arguments: list[str]) -> int:
-    seed = int(arguments[0]) if arguments else 1
+def measure(args: argparse.Namespace, report: Report) -> None:
     # A generator for each report: what one draws does not change the others.
-    healthy, detection, promotion, rules, errors = (np.random.default_rng([seed, index]) for index in range(5))
-    began = time.process_time()
-    kept = [report_healthy(healthy), report_detection(detection), report_promotion(promotion)]
-    report_rules(rules)
-    kept.append(report_errors(errors))
-    print(f"\nseed {seed}, {time.process_time() - began:.0f} s of CPU time; goals kept: {all(kept)}")
-    return 0 if all(kept) else 1
+    randoms = [np.random.default_rng([args.seed, index]) for index in range(5)]
+    size = Size(args.classes, args.requests)
+    reports = (report_healthy, report_detection, report_promotion, report_rules, report_errors)
+    for one, random in zip(reports, randoms, strict=True):
+        one(random, size, report)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        seed=Option(1, 1, "of all random numbers"),
+        classes=Option(100, 4, "simulated classes"),
+        requests=Option(10_000, 500, "of each class"),
+    )

@@ -1,22 +1,22 @@
-"""Speculation against its control in simulated traffic: `python -m tests.benchmarks.rollback_paired`.
+"""Speculation against its control in simulated traffic.
 
 Goals: at most 1 class of 100 is rolled back in 100,000 requests without a loss, whatever the load does, and for its
-cost in 20,000 requests that cost as much as the control's; with 10 % of
-the requests as control, a loss of 10 % is found within 1,500 speculative answers and one of 40 % within 150 (medians).
-Beside it, on the same requests: the guard of a limit on times that does not look at the control, and the difference of
-the two arms' means since the beginning, with its confidence sequence.
+cost in 20,000 requests that cost as much as the control's; with 10 % of the requests as control, a loss of 10 % is
+found within 1,500 speculative answers and one of 40 % within 150 (medians). Beside it, on the same requests: the guard
+of a limit on times that does not look at the control, and the difference of the two arms' means since the beginning,
+with its confidence sequence.
 
 Both arms share the load of a class. It goes up and down four times over: a random walk with memory, a day's swing,
 bursts, and a slow server that both arms meet alike. Lengths are log-normal with a standard deviation of 0.5, as within
-a length bin, and so is the noise of each answer, of 0.25. The comparison and the guard are the operator's own code.
+a length bin, and so is the noise of each answer, of 0.25. The comparison and the guard are the operator's own code. The
+same seed gives the same figures.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +29,9 @@ from slipstream_operator.rollout.analysis.means import boundary
 from slipstream_operator.rollout.analysis.metrics import COMPARED, Metric, rules_of
 from slipstream_operator.rollout.analysis.paired import PairedTimes
 
+from tests.benchmarks.harness import Option, Report, benchmark
+from tests.benchmarks.rollback import finite
+
 Floats = NDArray[np.float64]
 
 ALARM_AT = math.log(Analysis().false_alarm_requests)
@@ -39,6 +42,20 @@ RULE = rules_of(Thresholds(p95_seconds=LIMIT_S), min_samples=MIN_SAMPLES)[0]
 ERRORS = rules_of(Thresholds(error_rate=0.05), min_samples=MIN_SAMPLES)[0]
 MARGIN = 0.02
 COST_INCREASE = 0.05
+
+
+class Size(NamedTuple):
+    """Of the simulated traffic."""
+
+    classes: int
+    share: float
+
+    @property
+    def is_small(self) -> bool:
+        return self.share < 1.0
+
+    def scaled(self, requests: int) -> int:
+        return int(requests * self.share)
 
 
 class Trace(NamedTuple):
@@ -152,22 +169,20 @@ def beside_control(found: Trace) -> int:
     return limited(found, compared=True)
 
 
-def report_false(random: np.random.Generator, *, classes: int, requests: int) -> bool:
-    """Classes that are taken back though nothing is wrong with speculation; returns whether the goal is kept."""
-    traces = [trace(random, loss=0.0, share=0.1, requests=requests) for _ in range(classes)]
-    noisy = [trace(random, loss=0.0, share=0.1, requests=requests, noise=0.6) for _ in range(classes)]
-    print(f"\nno loss, 10 % control, {classes} classes × {requests:,} requests: rolled back")
-    kept = True
+def report_false(random: np.random.Generator, size: Size, report: Report) -> None:
+    """Classes that are taken back though nothing is wrong with speculation."""
+    many = size.scaled(100_000)
+    traces = [trace(random, loss=0.0, share=0.1, requests=many) for _ in range(size.classes)]
+    noisy = [trace(random, loss=0.0, share=0.1, requests=many, noise=0.6) for _ in range(size.classes)]
     for name, rule, bound in (
         ("paired comparison", paired, 0.01),
         ("means since the beginning", unpaired, 1.0),
         ("p95 limit, control is asked", beside_control, 0.01),
         ("p95 limit alone", alone, 1.0),
     ):
-        share, noisier = (sum(rule(one) > 0 for one in some) / classes for some in (traces, noisy))
-        kept &= share <= bound
-        print(f"{name:<30}{share:>8.1%}   with noise 0.6: {noisier:.1%}", flush=True)
-    return kept
+        share, noisier = (sum(rule(one) > 0 for one in some) / size.classes for some in (traces, noisy))
+        report.row(f"no loss, {name}", rolled_back=share, with_noise_0_6=noisier)
+        report.require(share <= bound, f"no loss, {name}: {share:.1%} of the classes are rolled back")
 
 
 def answers_until(rule: Callable[[Trace], int], found: Trace, begin: int) -> float:
@@ -176,11 +191,14 @@ def answers_until(rule: Callable[[Trace], int], found: Trace, begin: int) -> flo
     return float((~found.control[begin:at]).sum()) if at > begin else math.inf
 
 
-def report_losses(random: np.random.Generator, *, classes: int) -> bool:
-    """How soon losses are found; returns whether the goals are kept."""
-    print(f"\nspeculative answers until a loss is found, {classes} classes: median and 90 %")
-    print(f"{'loss':<8}{'control':>8}{'after':>8}{'paired':>16}{'means':>16}")
-    kept = True
+def waits(prefix: str, answers: Sequence[float]) -> dict[str, float | None]:
+    """Median and 90th percentile; None: not found."""
+    middle, late = np.quantile(answers, [0.5, 0.9], method="lower")
+    return {f"{prefix}median": finite(middle), f"{prefix}p90": finite(late)}
+
+
+def report_losses(random: np.random.Generator, size: Size, report: Report) -> None:
+    """How soon losses are found."""
     for loss, share, begin, requests, goal in (
         (0.1, 0.1, 0, 12_000, 1_500.0),
         (0.4, 0.1, 0, 3_000, 150.0),
@@ -190,53 +208,46 @@ def report_losses(random: np.random.Generator, *, classes: int) -> bool:
         (0.4, 0.5, 0, 2_000, math.inf),
         (0.4, 0.95, 0, 12_000, math.inf),
     ):
-        traces = [trace(random, loss=loss, share=share, requests=begin + requests, begin=begin) for _ in range(classes)]
-        cells = []
-        for rule in (paired, unpaired):
-            waits = [answers_until(rule, one, begin) for one in traces]
-            middle, late = np.quantile(waits, [0.5, 0.9], method="lower")
-            cells.append(f"{middle:.0f} {late:.0f}")
-            kept &= rule is not paired or middle <= goal
-        print(f"{loss:<8.0%}{share:>8.0%}{begin:>8,}{cells[0]:>16}{cells[1]:>16}", flush=True)
-    return kept
+        start, end = size.scaled(begin), size.scaled(begin + requests)
+        traces = [trace(random, loss=loss, share=share, requests=end, begin=start) for _ in range(size.classes)]
+        found = {rule: [answers_until(rule, one, start) for one in traces] for rule in (paired, unpaired)}
+        columns = waits("paired_", found[paired]) | waits("means_", found[unpaired])
+        report.row(f"loss {loss:.0%}, control {share:.0%}, after {begin:,}", **columns)
+        report.require(size.is_small or np.median(found[paired]) <= goal, f"a loss of {loss:.0%} is found too late")
 
 
-def report_limits(random: np.random.Generator, *, classes: int, requests: int = 20_000) -> None:
+def report_limits(random: np.random.Generator, size: Size, report: Report) -> None:
     """How soon speculation alone breaks its limit on times, where 4 % of the control's answers do."""
-    print(f"\nspeculative answers until a broken p95 takes {classes} classes back: median and 90 %")
-    print(f"{'above it':<10}{'10 % control':>14}{'2 % control':>14}{'limit alone':>14}")
+    requests = size.scaled(20_000)
     for broken in (0.1, 0.2, 0.5, 1.0):
-        cells = []
-        for share, rule in ((0.1, beside_control), (0.02, beside_control), (0.1, alone)):
-            waits = []
-            for _ in range(classes):
+        columns: dict[str, float | None] = {}
+        for name, share, rule in (
+            ("control_10_", 0.1, beside_control),
+            ("control_2_", 0.02, beside_control),
+            ("alone_", 0.1, alone),
+        ):
+            found = []
+            for _ in range(size.classes):
                 control = random.random(requests) < share
                 late = random.random(requests) < np.where(control, 0.04, broken)
                 seconds = np.where(late, 2.0 * LIMIT_S, 0.5 * LIMIT_S)
-                waits.append(answers_until(rule, Trace(seconds, np.full(requests, 200.0), control), 0))
-            cells.append("{:.0f} {:.0f}".format(*np.quantile(waits, [0.5, 0.9], method="lower")))
-        print(f"{broken:<10.0%}{cells[0]:>14}{cells[1]:>14}{cells[2]:>14}", flush=True)
+                found.append(answers_until(rule, Trace(seconds, np.full(requests, 200.0), control), 0))
+            columns |= waits(name, found)
+        report.row(f"{broken:.0%} above the p95", **columns)
 
 
-def report_costs(random: np.random.Generator, *, classes: int) -> bool:
-    """Classes whose cost is within `COST_INCREASE`, and how soon others are found; returns whether the goals are
-    kept."""
-    print(f"\ncost, {COST_INCREASE:.0%} allowed, 10 % control, {classes} classes × 20,000 requests: rolled back")
-    kept = True
+def report_costs(random: np.random.Generator, size: Size, report: Report) -> None:
+    """Classes whose cost is within `COST_INCREASE`, and how soon others are found."""
     for increase, most in ((0.0, 0.01), (COST_INCREASE, 1.0)):
-        traces = [trace(random, loss=increase, share=0.1, requests=20_000) for _ in range(classes)]
-        share = sum(dearer(one) > 0 for one in traces) / classes
-        kept &= share <= most
-        print(f"{increase:+.0%} beside the control{share:>8.1%}", flush=True)
-    print(f"\nspeculative answers until a higher cost is found, {classes} classes: median and 90 %")
+        some = [trace(random, loss=increase, share=0.1, requests=size.scaled(20_000)) for _ in range(size.classes)]
+        share = sum(dearer(one) > 0 for one in some) / size.classes
+        report.row(f"cost {increase:+.0%}, 5 % allowed", rolled_back=share)
+        report.require(share <= most, f"a cost of {increase:+.0%} rolls {share:.1%} of the classes back")
     for increase, control, begin in ((0.48, 0.1, 0), (0.48, 0.02, 0), (0.3, 0.1, 0), (0.3, 0.1, 10_000)):
-        traces = [
-            trace(random, loss=increase, share=control, requests=begin + 12_000, begin=begin) for _ in range(classes)
-        ]
-        waits = [answers_until(dearer, one, begin) for one in traces]
-        middle, late = np.quantile(waits, [0.5, 0.9], method="lower")
-        print(f"{increase:<8.0%}{control:>8.0%}{begin:>8,}{middle:>10.0f} {late:.0f}", flush=True)
-    return kept
+        start, end = size.scaled(begin), size.scaled(begin + 12_000)
+        some = [trace(random, loss=increase, share=control, requests=end, begin=start) for _ in range(size.classes)]
+        columns = waits("", [answers_until(dearer, one, start) for one in some])
+        report.row(f"cost {increase:+.0%}, control {control:.0%}, after {begin:,}", **columns)
 
 
 def failed_until(random: np.random.Generator, *, failing: float, share: float, requests: int = 20_000) -> float:
@@ -258,29 +269,31 @@ def failed_until(random: np.random.Generator, *, failing: float, share: float, r
     return math.inf
 
 
-def report_errors(random: np.random.Generator, *, classes: int) -> None:
+def report_errors(random: np.random.Generator, size: Size, report: Report) -> None:
     """How soon errors of speculation alone take a class back, by the guard; half of the requests need no guard."""
-    print(f"\nspeculative requests until errors take {classes} classes back, 5 % allowed: median and 90 %")
-    print(f"{'failing':<10}{'10 % control':>14}{'2 % control':>14}{'limit alone':>14}")
     for failing in (0.1, 0.2, 0.4):
-        cells = []
-        for share in (0.1, 0.02, 0.0):
-            waits = [failed_until(random, failing=failing, share=share) for _ in range(classes)]
-            cells.append("{:.0f} {:.0f}".format(*np.quantile(waits, [0.5, 0.9], method="lower")))
-        print(f"{failing:<10.0%}{cells[0]:>14}{cells[1]:>14}{cells[2]:>14}", flush=True)
+        columns: dict[str, float | None] = {}
+        for name, share in (("control_10_", 0.1), ("control_2_", 0.02), ("alone_", 0.0)):
+            found = [failed_until(random, failing=failing, share=share) for _ in range(size.classes)]
+            columns |= waits(name, found)
+        report.row(f"{failing:.0%} fail, 5 % allowed", **columns)
 
 
-def main(arguments: list[str]) -> int:
-    seed = int(arguments[0]) if arguments else 1
-    random = np.random.default_rng(seed)
-    began = time.process_time()
-    kept = [report_losses(random, classes=100), report_false(random, classes=100, requests=100_000)]
-    kept.append(report_costs(np.random.default_rng([seed, 1]), classes=100))
-    report_limits(random, classes=100)
-    report_errors(np.random.default_rng(seed), classes=100)
-    print(f"\nseed {seed}, {time.process_time() - began:.0f} s of CPU time; goals kept: {all(kept)}")
-    return 0 if all(kept) else 1
+def measure(args: argparse.Namespace, report: Report) -> None:
+    random, size = np.random.default_rng(args.seed), Size(args.classes, args.share)
+    report_losses(random, size, report)
+    report_false(random, size, report)
+    report_costs(np.random.default_rng([args.seed, 1]), size, report)
+    report_limits(random, size, report)
+    report_errors(np.random.default_rng(args.seed), size, report)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        seed=Option(1, 1, "of all random numbers"),
+        classes=Option(100, 2, "simulated classes"),
+        share=Option(1.0, 0.02, "of the requests of each class: below 1 for a quick look"),
+    )

@@ -1,4 +1,4 @@
-"""The share of the control that follows the evidence: `python -m tests.benchmarks.rollback_paired_share`.
+"""The share of the control that follows the evidence.
 
 Goals: at most 1 class of 100 is rolled back in 100,000 requests without a loss; a loss of 10 % is found within 1,500
 speculative answers (median) though `holdBackShare` is 0.02; a class with a gain of 20 % has 3 % of its requests in the
@@ -12,9 +12,8 @@ of the share are the operator's own code.
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
-import time
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -29,7 +28,8 @@ from slipstream_operator.rollout.hold_back import hold_back_share
 from slipstream_operator.rollout.transitions import ClassState, Situation
 from slipstream_operator.status.conditions import rfc3339
 
-from tests.benchmarks.rollback_paired import Floats, load_of
+from tests.benchmarks.harness import Option, Report, benchmark
+from tests.benchmarks.rollback_paired import Floats, Size, load_of, waits
 
 NAME = "code/long"
 LOOK, LAG = 100, 20
@@ -105,21 +105,22 @@ def _memory(share: float, *, since: datetime) -> ClassMemory:
 
 FIXED = SpeculationPolicySpec(pair="acme", max_hold_back_share=0.02)
 RAISED = SpeculationPolicySpec(pair="acme", max_hold_back_share=0.1)
-LARGE = msgspec.structs.replace(RAISED, hold_back_share=0.1)
+SPECS = {"fixed_": FIXED, "raised_": RAISED, "large_": msgspec.structs.replace(RAISED, hold_back_share=0.1)}
 
 
-def report_false(random: np.random.Generator) -> bool:
-    """Classes that are taken back though nothing is slower, and how large their control is; returns whether the goals
-    are kept."""
-    print("\nno loss, holdBackShare 0.02 up to 0.1, 100,000 requests of each class")
-    kept = True
-    for name, change, classes, largest in (("no change", 0.0, 100, 1.0), ("a gain of 20 %", -0.2, 20, 0.03)):
-        judged = [judge(traffic(random, loss=change, requests=100_000), RAISED) for _ in range(classes)]
+def report_false(random: np.random.Generator, size: Size, report: Report) -> None:
+    """Classes that are taken back though nothing is slower, and the size of their control."""
+    for name, change, classes, largest in (
+        ("no change", 0.0, size.classes, 1.0),
+        ("a gain of 20 %", -0.2, -(-size.classes // 5), 0.03),
+    ):
+        requests = size.scaled(100_000)
+        judged = [judge(traffic(random, loss=change, requests=requests), RAISED) for _ in range(classes)]
         back = sum(one.at > 0 for one in judged) / classes
         control = float(np.mean([np.mean(one.control) for one in judged]))
-        kept &= back <= 0.01 and control <= largest
-        print(f"{name}: of {classes} classes {back:.1%} are rolled back, {control:.1%} of the requests are control")
-    return kept
+        report.row(f"{name}: {classes} classes", rolled_back=back, control=control)
+        report.require(back <= 0.01, f"{name}: {back:.1%} of the classes are rolled back")
+        report.require(size.is_small or control <= largest, f"{name}: {control:.1%} of the requests are control")
 
 
 def answers_until(found: Traffic, spec: SpeculationPolicySpec, begin: int) -> float:
@@ -128,39 +129,35 @@ def answers_until(found: Traffic, spec: SpeculationPolicySpec, begin: int) -> fl
     return float(judged.control[begin : judged.at].count(False)) if judged.at > begin else math.inf
 
 
-def report_losses(random: np.random.Generator, *, classes: int) -> bool:
-    """How soon losses are found; returns whether the goal is kept."""
-    print(f"\nspeculative answers until a loss is found, {classes} classes: median and 90 %")
-    print(f"{'loss':<8}{'after':<22}{'2 %':>14}{'2 % up to 10 %':>16}{'10 %':>14}")
-    kept = True
+def report_losses(random: np.random.Generator, size: Size, report: Report) -> None:
+    """How soon losses are found, with `holdBackShare` 0.02, 0.02 up to 0.1, and 0.1."""
     for loss, before, begin, requests, goal in (
         (0.1, 0.0, 0, 20_000, 1_500.0),
         (0.4, 0.0, 0, 4_000, math.inf),
         (0.1, -0.2, 20_000, 30_000, math.inf),
         (0.4, -0.2, 20_000, 8_000, math.inf),
     ):
-        some = [
-            traffic(random, loss=loss, before=before, begin=begin, requests=begin + requests) for _ in range(classes)
-        ]
-        cells = []
-        for spec in (FIXED, RAISED, LARGE):
-            waits = [answers_until(one, spec, begin) for one in some]
-            middle, late = np.quantile(waits, [0.5, 0.9], method="lower")
-            cells.append(f"{middle:.0f} {late:.0f}")
-            kept &= spec is not RAISED or middle <= goal
-        after = f"{begin:,} with {before:+.0%}" if begin else "the beginning"
-        print(f"{loss:<8.0%}{after:<22}{cells[0]:>14}{cells[1]:>16}{cells[2]:>14}", flush=True)
-    return kept
+        start, end = size.scaled(begin), size.scaled(begin + requests)
+        some = [traffic(random, loss=loss, before=before, begin=start, requests=end) for _ in range(size.classes)]
+        found = {name: [answers_until(one, spec, start) for one in some] for name, spec in SPECS.items()}
+        columns = {name: cell for prefix, answers in found.items() for name, cell in waits(prefix, answers).items()}
+        report.row(f"loss {loss:.0%}, after {begin:,} with {before:+.0%}", **columns)
+        late = np.median(found["raised_"]) > goal
+        report.require(size.is_small or not late, f"a loss of {loss:.0%} is found too late")
 
 
-def main(arguments: list[str]) -> int:
-    seed = int(arguments[0]) if arguments else 1
-    random = np.random.default_rng(seed)
-    began = time.process_time()
-    kept = [report_losses(random, classes=100), report_false(random)]
-    print(f"\nseed {seed}, {time.process_time() - began:.0f} s of CPU time; goals kept: {all(kept)}")
-    return 0 if all(kept) else 1
+def measure(args: argparse.Namespace, report: Report) -> None:
+    random, size = np.random.default_rng(args.seed), Size(args.classes, args.share)
+    report_losses(random, size, report)
+    report_false(random, size, report)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        seed=Option(1, 1, "of all random numbers"),
+        classes=Option(100, 2, "simulated classes"),
+        share=Option(1.0, 0.02, "of the requests of each class: below 1 for a quick look"),
+    )

@@ -1,9 +1,6 @@
 """How soon parity finds sampled answers that are not the target's, and how long it keeps quiet: by real answers.
 
-    python -m tests.benchmarks.sampled_parity collect FOLDER [--plain 1000] [--garbage 60] [--drift 200]
-    python -m tests.benchmarks.sampled_parity report FOLDER
-
-`collect` starts three vLLM servers with the embedded pair: the target alone, the draft alone, and the target that
+Three vLLM servers run with the embedded pair: the target alone, the draft alone, and the target that
 speculates without Slipstream's plugin, whose CPU sampler gives garbage. Each request is a held-out one of the embedded
 workload with one of several settings; each answer is scored by the target alone. Kinds of speculative answers:
 
@@ -12,16 +9,17 @@ workload with one of several settings; each answer is scored by the target alone
 - `drift`: of the target, but for one position in about `WRONG_EVERY`, where the draft's first choice stands though the
   target drew another token: a draft token that was accepted wrongly.
 
-`report` draws answers at random, with replacement, and runs the test of `request.parity.score` over them.
+The report draws answers at random, with replacement, and runs the test of `request.parity.score` over them. `--folder`
+keeps the answers of each kind: those that are there are not collected again.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import random
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,12 +36,11 @@ from slipstream_gateway.upstreams.scores import TOP, read_scores
 from slipstream_tools.up.vllm_install import install_vllm
 from slipstream_tools.up.vllm_server import VllmLaunch, VllmServer
 
+from tests.benchmarks.harness import Option, Report, benchmark, percentile
 from tests.support.ports import lasting_ports
 
 WRONG_EVERY = 50
-RUNS = 500
 MOST_ANSWERS = 5_000
-QUIET_ANSWERS = 100_000
 AT_ONCE = 6
 SETTINGS = (
     Sampling(),
@@ -158,14 +155,15 @@ async def _each(make: Sequence[Callable[[], Awaitable[Row | None]]]) -> list[Row
 
 
 def collect(folder: Path, counts: dict[str, int], seed: int) -> None:
-    """Writes one file of rows for each kind."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes one file of rows for each kind that has none yet."""
+    missing = {kind: count for kind, count in counts.items() if not (folder / f"{kind}.jsonl").is_file()}
+    if not missing:
+        return
     with ExitStack() as stack:
         urls = list(_started(stack, folder))
-        for kind, count in counts.items():
+        for kind, count in missing.items():
             rows = asyncio.run(_collected(urls, kind, count, seed))
             (folder / f"{kind}.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-            print(f"{kind}: {len(rows)} pairs of answers", flush=True)
 
 
 async def _collected(urls: list[str], kind: str, count: int, seed: int) -> list[Row]:
@@ -216,40 +214,44 @@ def most_evidence(rows: Sequence[Row], answers: int, rng: random.Random) -> tupl
     return most, test.alarm
 
 
-def report(folder: Path, runs: int) -> None:
-    """Prints what the module's docstring promises."""
+def read(folder: Path, kind: str) -> list[Row]:
+    return [msgspec.json.decode(line, type=Row) for line in (folder / f"{kind}.jsonl").read_bytes().splitlines()]
+
+
+def measure(args: argparse.Namespace, report: Report) -> None:
     rng = random.Random(1)
-    for path in sorted(folder.glob("*.jsonl")):
-        rows = [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines()]
-        if rows[0].kind == "plain":
-            continue
-        found = sorted(answers_until_alarm(rows, rng) for _ in range(runs))
-        tokens, wrong = sum(row.tokens for row in rows), sum(row.wrong for row in rows)
-        what = f"1 wrong token in {tokens / wrong:.0f}" if wrong else rows[0].kind
-        tail = found[min(int(0.99 * runs), runs - 1)]
-        print(f"{what} ({len(rows)} answers): median {median(found):g}, 99 % {tail:g}, longest of {runs} {found[-1]:g}")
-    rows = [msgspec.json.decode(line, type=Row) for line in (folder / "plain.jsonl").read_bytes().splitlines()]
+    with ExitStack() as stack:
+        folder = Path(args.folder or stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        collect(folder, {kind: getattr(args, kind) for kind in ("plain", "garbage", "drift")}, args.seed)
+        plain, garbage, drift = (read(folder, kind) for kind in ("plain", "garbage", "drift"))
+    for name, rows in (("garbage", garbage), ("drift", drift)):
+        found = [answers_until_alarm(rows, rng) for _ in range(args.runs)]
+        wrong = sum(row.wrong for row in rows)
+        report.row(
+            f"{name}: answers until the alarm",
+            tokens_per_wrong=sum(row.tokens for row in rows) / wrong if wrong else None,
+            median=median(found),
+            p99=percentile(found, 0.99),
+            longest=max(found),
+            runs=args.runs,
+        )
     for _ in range(3):
-        most, alarm = most_evidence(rows, QUIET_ANSWERS, rng)
-        said = "ALARM" if alarm else "no alarm"
-        print(f"{QUIET_ANSWERS} plain answers: {said}, largest evidence {most:.1f} of {ALARM_AT:.1f}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("collect", "report"))
-    parser.add_argument("folder", type=Path)
-    for kind, count in (("plain", 1000), ("garbage", 60), ("drift", 200)):
-        parser.add_argument(f"--{kind}", type=int, default=count, metavar="N", help="pairs of answers (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=RUNS)
-    args = parser.parse_args()
-    if args.what == "collect":
-        counts = {kind: getattr(args, kind) for kind in ("plain", "garbage", "drift")}
-        collect(args.folder, dict(itertools.compress(counts.items(), counts.values())), args.seed)
-    else:
-        report(args.folder, args.runs)
+        most, alarm = most_evidence(plain, args.quiet, rng)
+        report.row(f"{args.quiet} plain answers", largest_evidence=most, alarm_at=ALARM_AT)
+        report.require(not alarm, "an alarm for plain answers")
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        folder=Option("", "", "keep the answers here"),
+        plain=Option(1000, 2, "pairs of plain answers"),
+        garbage=Option(60, 2, "pairs with garbage"),
+        drift=Option(200, 2, "pairs with wrong tokens"),
+        seed=Option(1, 1, "of requests and settings"),
+        runs=Option(500, 2, "until an alarm, of each kind"),
+        quiet=Option(100_000, 20, "plain answers in a row"),
+    )

@@ -1,4 +1,4 @@
-"""How soon a limit of 0 stops drafting: `python -m tests.benchmarks.vllm_kill [--kills 100]`.
+"""How soon a limit of 0 stops drafting.
 
 Sixteen greedy streams draft on one server. `PUT /slipstream/limit` sets 0; the last drafted step is the last change of
 vLLM's counter of drafts, read without a pause. Every answer must be the one that a run without a kill gives.
@@ -10,13 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Sequence
 
-from tests.benchmarks.gateway_load import percentile
+from tests.benchmarks.harness import Option, Report, benchmark, percentiles
 from tests.benchmarks.vllm_servers import clients, servers
 from tests.vllm.plugin.client import Answer, Server, drafting, summaries, together
 
-GOAL_MS = 100.0
 STREAMS = 16
 SETTLED_S = 0.3
 LONG = {"max_tokens": 160, "ignore_eos": True}
@@ -35,36 +33,30 @@ async def last_drafted_ms(server: Server) -> float:
     return 1000.0 * last
 
 
-async def report(urls: Sequence[str], kills: int) -> int:
+async def kills(url: str, count: int) -> tuple[list[float], int]:
+    """Milliseconds of each kill, and how many answers were wrong."""
     bodies = summaries(STREAMS)
     took_ms: list[float] = []
     wrong = 0
-    async with clients(*urls) as [server]:
+    async with clients(url) as [server]:
         expected: list[Answer] = await together(*(server.chat(body, 4, **LONG) for body in bodies))
-        for _ in range(kills):
+        for _ in range(count):
             streams = [asyncio.create_task(server.chat(body, 4, **LONG)) for body in bodies]
             await drafting(server)
             took_ms.append(await last_drafted_ms(server))
             answers: list[Answer] = await together(*streams)
             wrong += sum(a.token_ids != b.token_ids for a, b in zip(answers, expected, strict=True))
             await server.set_limit(None)
-    took_ms.sort()
-    shares = ", ".join(f"p{100 * share:g} {percentile(took_ms, share):.0f} ms" for share in (0.5, 0.9, 0.95, 0.99))
-    print(f"{kills} kills of {STREAMS} streams: {shares}, longest {took_ms[-1]:.0f} ms (goal p99 {GOAL_MS:.0f})")
-    print(f"{wrong} wrong answers of {kills * STREAMS}")
-    return 0 if wrong == 0 else 1
+    return took_ms, wrong
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--url")
-    arguments = parser.parse_args()
-    if arguments.url:
-        return asyncio.run(report([arguments.url], arguments.kills))
-    with servers("speculative") as urls:
-        return asyncio.run(report(urls, arguments.kills))
+def measure(args: argparse.Namespace, report: Report) -> None:
+    with servers("speculative") as [server]:
+        took_ms, wrong = asyncio.run(kills(server.url, args.kills))
+    answers = args.kills * STREAMS
+    report.row(f"{STREAMS} streams", **percentiles(took_ms, "ms", 50, 90, 95, 99), wrong=wrong, answers=answers)
+    report.require(not wrong, f"{wrong} wrong answers")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    benchmark(__file__, __doc__, measure, kills=Option(100, 1, "kills of all streams"))

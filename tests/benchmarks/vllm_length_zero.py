@@ -1,4 +1,4 @@
-"""What draft length 0 costs on a speculative vLLM: `python -m tests.benchmarks.vllm_length_zero [--pairs 4]`.
+"""What draft length 0 costs on a speculative vLLM.
 
 Two servers of the embedded target: one speculates (plugin, draft model, four tokens) and is asked for length 0, one has
 no speculation. Rounds alternate between both with the same prompts, in an order drawn anew for each round, and the
@@ -17,19 +17,18 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.benchmarks.vllm_servers import clients, started_servers
+from tests.benchmarks.harness import RESAMPLES, Interval, Option, Report, benchmark
+from tests.benchmarks.vllm_servers import clients, servers
 from tests.vllm.plugin.client import Server, summaries, together
 
-GOALS = {1: 1.03, 8: 1.03, 16: 1.05}
 OUTPUT_TOKENS = 64
-RESAMPLES = 4000
 
 
 class Round(NamedTuple):
@@ -60,12 +59,12 @@ def stopped(server: VllmServer) -> Iterator[None]:
         os.killpg(server.child.pid, signal.SIGCONT)
 
 
-async def measure(pair: Sequence[VllmServer], in_flight: int, rounds: int) -> list[Round]:
+async def rounds(pair: Sequence[VllmServer], in_flight: int, count: int) -> list[Round]:
     chance = random.Random(in_flight)
     bodies = summaries(in_flight)
     measured = []
     async with clients(*(server.url for server in pair)) as asked:
-        for number in range(-1, rounds):
+        for number in range(-1, count):
             figures = [0.0, 0.0]
             for which in chance.sample((0, 1), 2):
                 with stopped(pair[1 - which]):
@@ -75,41 +74,38 @@ async def measure(pair: Sequence[VllmServer], in_flight: int, rounds: int) -> li
     return measured
 
 
-def interval(pairs: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Bootstrap interval, 95 %, of the mean over pairs of servers of the median over rounds. Resamples both."""
+def over_pairs(pairs: Sequence[Sequence[float]]) -> Interval:
+    """The mean over pairs of servers of the median over rounds, with a bootstrap interval that resamples both."""
     chance = random.Random(0)
     drawn = (chance.choices(pairs, k=len(pairs)) for _ in range(RESAMPLES))
     means = sorted(fmean(median(chance.choices(pair, k=len(pair))) for pair in some) for some in drawn)
-    return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)]
+    tail = RESAMPLES // 40
+    return Interval(fmean(map(median, pairs)), means[tail], means[-tail - 1])
 
 
-def report(found: Mapping[int, Sequence[Sequence[Round]]]) -> None:
-    """Print each load; `found` has the rounds of every pair of servers by requests in flight."""
-    print("in flight  length 0 ms/token  plain ms/token  ratio  95 % interval  goal  ratio of each pair")
-    for in_flight, pairs in found.items():
-        rounds = [one for pair in pairs for one in pair]
-        ratios = [[one.speculative / one.plain for one in pair] for pair in pairs]
-        low, high = interval(ratios)
-        zero, plain = median(one.speculative for one in rounds), median(one.plain for one in rounds)
-        each = " ".join(f"{median(pair):.3f}" for pair in ratios)
-        figures = f"{in_flight:9d} {zero:18.2f} {plain:15.2f} {fmean(map(median, ratios)):6.3f}"
-        print(f"{figures}  {low:.3f}–{high:.3f}    {GOALS[in_flight]}  {each}", flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=4, help="pairs of servers, each started anew")
-    parser.add_argument("--rounds", type=int, default=30, help="rounds for each pair and load")
-    parser.add_argument("--levels", default="1,8,16", help="requests in flight")
-    arguments = parser.parse_args()
+def measure(args: argparse.Namespace, report: Report) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a stopped server must go on to end with this process
-    found: dict[int, list[list[Round]]] = {int(level): [] for level in arguments.levels.split(",")}
-    for _ in range(arguments.pairs):
-        with started_servers("speculative", "plain") as pair:
-            for in_flight, rounds in found.items():
-                rounds.append(asyncio.run(measure(pair, in_flight, arguments.rounds)))
-    report(found)
+    found: dict[int, list[list[Round]]] = {level: [] for level in args.levels}
+    for _ in range(args.pairs):
+        with servers("speculative", "plain") as pair:
+            for in_flight, pairs in found.items():
+                pairs.append(asyncio.run(rounds(pair, in_flight, args.rounds)))
+    for in_flight, pairs in found.items():
+        every = [one for pair in pairs for one in pair]
+        report.row(
+            f"{in_flight} in flight: goal {1.05 if in_flight > 8 else 1.03}",
+            length_0_ms=median(one.speculative for one in every),
+            plain_ms=median(one.plain for one in every),
+            ratio=over_pairs([[one.speculative / one.plain for one in pair] for pair in pairs]),
+        )
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        pairs=Option(4, 1, "pairs of servers, each started anew"),
+        rounds=Option(30, 1, "rounds for each pair and load"),
+        levels=Option([1, 8, 16], [1], "requests in flight"),
+    )

@@ -23,14 +23,7 @@ REQUEST_TIMEOUT_S = 600.0
 
 
 @contextmanager
-def servers(*kinds: str) -> Iterator[list[str]]:
-    """URLs of new servers, as of `started_servers`."""
-    with started_servers(*kinds) as started:
-        yield [server.url for server in started]
-
-
-@contextmanager
-def started_servers(
+def servers(
     *kinds: str, model: Path = TARGET_DIR, threads: int | None = None, extra: Sequence[str] = ()
 ) -> Iterator[list[VllmServer]]:
     """New servers of `model`, in order: `speculative` with the plugin and four draft tokens, or `plain` without either.

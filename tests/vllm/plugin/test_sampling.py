@@ -47,7 +47,7 @@ async def test_a_seeded_answer_is_the_same_at_every_length(speculative: Server) 
 
 
 async def test_first_two_tokens_have_the_same_distribution(speculative: Server) -> None:
-    """A small form of `python -m tests.benchmarks.vllm_distribution`."""
+    """Two tokens: the second one is drawn after the first was accepted or replaced."""
     body = {"messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 3, **HOT}
     counts = []
     for length in (0, 4):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import socket
+import json
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import httpx
 from slipstream_core.manifest import EMBEDDED_MANIFEST, load_file
 from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.model_repository import write_repository
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.servers import local_pairs
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
+
+from tests.support.ports import lasting_ports
 
 MODEL, PAIR = "slipstream-embedded", "embedded"
 
@@ -32,7 +36,7 @@ def running_system(
 ) -> Iterator[System]:
     """Start both on free ports; stops them at the end."""
     table = load_file(manifest)
-    grpc, http, metrics, port = free_ports(4)
+    grpc, http, metrics, port = lasting_ports(4)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         repository = write_repository(local_pairs(table), manifest_folder=table.folder, folder=folder / "models")
@@ -55,12 +59,33 @@ def running_system(
             server.stop()
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that were free a moment ago."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+class Streamed(NamedTuple):
+    """One streamed answer as its client saw it; `first_s` and `last_s` are of events with text, since the request."""
+
+    text: str
+    first_s: float
+    last_s: float
+    seconds: float
+    usage: dict[str, Any]
+
+    @property
+    def tpot_s(self) -> float:
+        return (self.last_s - self.first_s) / max(int(self.usage["completion_tokens"]) - 1, 1)
+
+
+def stream(client: httpx.Client, messages: object, max_tokens: int, mode: str, *, model: str = MODEL) -> Streamed:
+    """Asks for a greedy answer in `mode`."""
+    body = {"model": model, "messages": messages, "max_tokens": max_tokens, "temperature": 0, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    text, times, usage = "", [0.0], {}
+    began_s = time.perf_counter()
+    with client.stream("POST", "/v1/chat/completions", json=body, headers={"x-slipstream-mode": mode}) as response:
+        response.raise_for_status()
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                event: Mapping[str, Any] = json.loads(line.removeprefix("data: "))
+                if part := "".join(choice["delta"].get("content") or "" for choice in event["choices"]):
+                    text += part
+                    times.append(time.perf_counter() - began_s)
+                usage = event.get("usage") or usage
+    return Streamed(text, times[min(1, len(times) - 1)], times[-1], time.perf_counter() - began_s, usage)

@@ -77,12 +77,26 @@ def request_bytes(*, model: str, stream: bool, max_tokens: int, key: str = "") -
     return f"{head}{access}\r\n".encode() + raw
 
 
+WHOLE = request_bytes(model="canned", stream=False, max_tokens=64)
+
+
 class Result(NamedTuple):
     """What one run came to; `bad` counts answers that were not whole."""
 
     answers: list[Answer]
     seconds: float
     bad: int
+
+    @property
+    def per_s(self) -> float:
+        return len(self.answers) / self.seconds
+
+    @property
+    def chunks_per_s(self) -> float:
+        return sum(answer.tokens for answer in self.answers) / self.seconds
+
+    def took_ms(self) -> list[float]:
+        return [1e3 * answer.seconds for answer in self.answers]
 
 
 async def run(
@@ -110,8 +124,3 @@ async def run(
 
     await asyncio.gather(*(one() for _ in range(connections)))
     return Result(answers, time.perf_counter() - start, bad)
-
-
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

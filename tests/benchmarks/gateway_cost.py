@@ -1,0 +1,120 @@
+"""What the gateway adds in front of an OpenAI-compatible server that costs nothing, without keys, with keys and limits,
+and with limits in Redis.
+
+Each gateway has core 0 for itself while its turn lasts; load, server and Redis share the other one. By turns, with the
+server alone as the first way. Figures are medians of the rounds; the CPU time is that of the gateway for one whole
+answer with one connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import psutil
+import uvloop
+from slipstream_tools.cli import main as slipstream
+
+from tests.benchmarks import canned
+from tests.benchmarks.harness import Option, Report, benchmark, percentile, turns
+from tests.benchmarks.load import WHOLE, request_bytes, run
+from tests.support.ports import lasting_ports
+from tests.support.redis_server import RedisServer
+
+FLOOD_TOKENS = 256
+LIMITS = ("--requests-per-minute", "100000000", "--tokens-per-minute", "1000000000", "--concurrent", "1000")
+
+
+class Way(NamedTuple):
+    """`process`: of the gateway; None without one."""
+
+    name: str
+    port: int
+    process: psutil.Process | None
+    key: str = ""
+
+
+def new_key(path: Path) -> str:
+    """A key with every limit that costs something and none that is reached."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        slipstream(["keys", "price", "-f", str(path), "--input", "0.1", "--output", "0.4"])
+        slipstream(["keys", "create", "-f", str(path), *LIMITS, "--usd-per-day", "1000000", "--model", "canned"])
+    return out.getvalue().strip()
+
+
+def ways(stack: ExitStack, folder: Path) -> Iterator[Way]:
+    """The server alone, and each gateway before it."""
+    port = stack.enter_context(canned.upstream())
+    redis = RedisServer(folder, *lasting_ports(1))
+    stack.callback(redis.stop)
+    keys = folder / "keys.json"
+    key, manifest = new_key(keys), canned.manifest(folder, port)
+    yield Way("no gateway", port, None)
+    for name, options in (
+        ("gateway", ()),
+        ("gateway, keys and limits", ("--keys", str(keys))),
+        ("gateway, keys and limits in Redis", ("--keys", str(keys), "--redis", redis.url)),
+    ):
+        yield Way(name, *stack.enter_context(canned.gateway(folder, *manifest, *options)), key if options else "")
+
+
+async def figures(way: Way, seconds: float) -> tuple[dict[str, float], int]:
+    """The figures of one turn, and how many answers were not whole."""
+
+    def request(tokens: int) -> bytes:
+        return request_bytes(model="canned", stream=True, max_tokens=tokens, key=way.key)
+
+    whole = WHOLE if not way.key else request_bytes(model="canned", stream=False, max_tokens=64, key=way.key)
+    await run(way.port, whole, connections=32, seconds=0.3)
+    used_s = canned.cpu_s(way.process) if way.process else 0.0
+    one = await run(way.port, whole, connections=1, seconds=seconds)
+    used_s = (canned.cpu_s(way.process) if way.process else 0.0) - used_s
+    many = await run(way.port, whole, connections=32, seconds=seconds)
+    flood = await run(way.port, request(FLOOD_TOKENS), connections=16, seconds=0, rounds=8, tokens=FLOOD_TOKENS)
+    paced = canned.PACED_TOKENS
+    streams = await run(way.port, request(paced), connections=64, seconds=0, rounds=1, tokens=paced)
+    found = {
+        "answers_per_s": many.per_s,
+        "p50_ms": percentile(one.took_ms(), 0.5),
+        "p99_ms": percentile(one.took_ms(), 0.99),
+        "cpu_us": 1e6 * used_s / len(one.answers),
+        "ttft_p50_ms": 1e3 * percentile([answer.first_s or 0.0 for answer in streams.answers], 0.5),
+        "gap_p99_ms": 1e3 * percentile([gap for answer in streams.answers for gap in answer.gaps_s], 0.99),
+        "chunks_per_s": flood.chunks_per_s,
+        "memory_mb": way.process.memory_info().rss / 2**20 if way.process else 0.0,
+    }
+    return found, one.bad + many.bad + flood.bad + streams.bad
+
+
+def measure(args: argparse.Namespace, report: Report) -> None:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        os.sched_setaffinity(0, {canned.OTHER_CORE})
+        found: dict[str, list[dict[str, float]]] = defaultdict(list)
+        for _, way in turns(list(ways(stack, folder)), args.rounds, warm_up=0):
+            one, bad = uvloop.run(figures(way, args.seconds))
+            found[way.name].append(one)
+            report.require(not bad, f"{way.name}: {bad} answers were not whole")
+    for name, rounds in found.items():
+        report.row(name, **{column: median(one[column] for one in rounds) for column in rounds[0]})
+    report.note("goals: p50 +0.30 ms, gap p99 +1.5 ms, 90 MB; with keys in Redis 1.25 × the p50 without")
+
+
+if __name__ == "__main__":
+    benchmark(
+        __file__,
+        __doc__,
+        measure,
+        seconds=Option(3.0, 0.2, "per figure of whole answers"),
+        rounds=Option(3, 1, "turns of each way"),
+    )
