@@ -157,3 +157,9 @@ def test_one_class_over_all_classes_is_that_class() -> None:
     assert together.speed_up == alone.speed_up
     assert together.speed_up_low is not None
     assert math.isclose(together.speed_up_low, alone.speed_up_low or 0.0, rel_tol=1e-9)
+
+
+def test_a_kill_counts_once_all_workers_apply_it() -> None:
+    one = _snapshot(RecentTraffic(), Comparison())
+    workers = [msgspec.structs.replace(one, killed=killed) for killed in (["ns/a", "ns/b"], ["ns/b", "ns/c"])]
+    assert merged(workers).killed == ["ns/b"]
