@@ -244,5 +244,6 @@ def test_every_pair_is_in_use_for_a_gateway_without_room_for_all_names() -> None
     gateways = GatewayReports()
     put(gateways, "a", {}, in_use=("other/ModelPair/x", EVERY_PAIR))
     assert gateways.demand_of(PAIR) == Demand(in_use=True)
+    assert gateways.last_request_of(PAIR) == NOW
     put(gateways, "b", {}, namespaces=("other",), waiting=(str(PAIR),))
     assert gateways.demand_of(PAIR).waiting is False, "that gateway does not serve the pair"

@@ -85,7 +85,7 @@ def test_share_is_raised_where_a_broken_limit_is_unclear_and_kept_while_servers_
         ({"maxHoldBackShare": 0.25}, 0.25),
         ({"holdBackShare": 0.05, "maxHoldBackShare": 0.06}, 0.06),
         ({"classes": [{"name": "code", "mode": "speculative"}]}, 0.02),
-        ({"rollout": {"steps": [{"share": 0.85, "soakSeconds": 60}]}}, 0.02),
+        ({"rollout": {"steps": [{"share": 0.9, "soakSeconds": 60}]}}, 0.02),
         ({"rollout": {"steps": [{"share": 0.95, "soakSeconds": 60}]}}, 0.1),
     ],
 )

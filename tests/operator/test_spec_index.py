@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from slipstream_operator.cluster.cache import ObjectCache
+from slipstream_operator.cluster.gateway_reports import GatewayReports
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.cluster.spec_index import SpecIndex
+from slipstream_operator.handlers.informer import Informer
+from slipstream_operator.handlers.work_queue import WorkQueue
 
 from tests.operator.operator_process import pair_spec
 
@@ -152,3 +157,36 @@ def test_operator_that_starts_finds_the_last_good_version_in_the_status() -> Non
     good = made.last_good(pair_key("a"))
     assert good is not None
     assert good.generation == 1
+
+
+async def test_new_state_of_a_pairs_servers_concerns_its_policies() -> None:
+    queue: WorkQueue[ObjectKey] = WorkQueue()
+    informer = Informer(
+        cache=ObjectCache(),
+        specs=SpecIndex(),
+        gateways=GatewayReports(),
+        queue=queue,
+        clock=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        on_deleted=lambda _: None,
+    )
+
+    async def queued_by(*objects: dict[str, Any]) -> set[ObjectKey]:
+        for item in objects:
+            item["metadata"]["resourceVersion"] = "1"
+            informer.observe("ADDED", item)
+        keys = {await queue.get() for _ in range(len(queue))}
+        for key in keys:
+            queue.done(key)
+        return keys
+
+    owner = {"kind": "ModelPair", "uid": pair("a")["metadata"]["uid"], "controller": True}
+
+    def child(kind: Kind) -> dict[str, Any]:
+        return {
+            "kind": kind.value,
+            "metadata": {"name": "a", "namespace": "ns", "uid": kind, "ownerReferences": [owner]},
+        }
+
+    await queued_by(pair("a"), policy("a", "a"), pair("b"), policy("b", "b"))
+    assert await queued_by(child(Kind.DEPLOYMENT)) == {pair_key("a"), policy_key("a")}
+    assert await queued_by(child(Kind.SERVICE)) == {pair_key("a")}

@@ -200,10 +200,14 @@ async def test_costly_figures_are_asked_for_only_when_they_would_be_written(worl
     assert world.look()["status"]["checkpoint"] == "checkpoint 2"
 
 
-@pytest.mark.parametrize("deleted", [None, {"checkpoint": None, "classes": None}])
-async def test_status_that_somebody_deleted_is_gone_on_from_as_it_was_written(world: World, deleted: object) -> None:
+@pytest.mark.parametrize(
+    ("checkpoint", "deleted"), [("abc", None), ("abc", {"checkpoint": None, "classes": None}), ("", None)]
+)
+async def test_status_that_somebody_deleted_is_gone_on_from_as_it_was_written(
+    world: World, checkpoint: str, deleted: object
+) -> None:
     back = ClassStatus(name="code/long", phase=Phase.ROLLED_BACK, share=0.0)
-    await world.write(status(classes=(back,), checkpoint="abc"))
+    await world.write(status(classes=(back,), checkpoint=checkpoint))
     if deleted is None:
         world.client.patch(f"{world.path}/status", {"status": None})
     else:

@@ -36,7 +36,7 @@ def hold_back_share(
     least, most = situation.spec.hold_back_share, most_held_back(situation.spec)
     if state.phase is Phase.ENABLED:  # only errors roll it back
         return most if facts is not None and any(guard.verdict in _BROKEN for guard in facts.guards) else least
-    if state.phase not in _COMPARED or 1.0 - state.share >= most:  # the rollout's own control is large enough
+    if state.phase not in _COMPARED or state.share + most <= 1.0:  # the rollout's own control is large enough
         return least
     needed = facts.control_needed if facts is not None else True
     if needed is None:

@@ -87,6 +87,7 @@ def test_unfinished_character_comes_out_at_the_end_only(byte_level: Tokenizer) -
 @given(text=TEXT, stop=STOPS, cuts=CUTS)
 @example(text="ababb", stop=["abb"], cuts=[2])
 @example(text="a<|b", stop=["a<|", "<|b", "|"], cuts=[])
+@example(text="abab", stop=["abb", "b"], cuts=[])  # a stop string inside another one's beginning
 def test_stop_strings_equal_a_plain_search(tokenizer: Tokenizer, text: str, stop: list[str], cuts: list[int]) -> None:
     ids = tokenizer.encode(text)
     full = tokenizer.decode(ids)

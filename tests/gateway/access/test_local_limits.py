@@ -218,3 +218,22 @@ def test_usage_is_what_was_granted_and_not_worked_off_yet() -> None:
     assert local.usage("key", limits) == (0.0, 0.0, 0, 9)
     clock.now_s += DAY_S
     assert local.usage("key", limits) == InUse()
+
+
+def test_caller_with_a_request_in_flight_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream_gateway.access.local_limits.MOST_CALLERS", 10)
+    local, limits = limiter(Clock()), Limits(concurrent=1)
+    assert isinstance(local.admit("busy", limits, Charge(1)), Grant)
+    for number in range(30):
+        local.admit(f"k{number}", Limits(requests_per_minute=60), Charge(1))
+    assert isinstance(local.admit("busy", limits, Charge(1)), Refusal)
+
+
+def test_tokens_beyond_the_expected_count_from_the_end_of_a_long_request() -> None:
+    clock, limits = Clock(), Limits(tokens_per_minute=60)
+    local = limiter(clock)
+    grant = local.admit("k", limits, Charge(10))
+    assert isinstance(grant, Grant)
+    clock.now_s += 600.0
+    local.settle(Use("k", limits, grant, Charge(10), Charge(70)))
+    assert local.usage("k", limits).tokens == pytest.approx(60.0)

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from slipstream_core.errors import Forbidden, NotAuthenticated, UpstreamUnavailable
 from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits
-from slipstream_gateway.access.jwks import MAX_BYTES, Jwks
+from slipstream_gateway.access.jwks import LIFE_S, MAX_BYTES, Jwks, parse_keys
 
 from tests.support.polling import soon
 
@@ -261,3 +261,23 @@ async def test_an_issuer_that_cannot_be_used_is_logged_with_the_reason(
     assert not await keys.refresh()
     assert "Connect call failed" in caplog.text or "Connection refused" in caplog.text
     assert keys.find("one") is not None  # the last good keys stay
+
+
+async def test_keys_that_could_not_be_read_again_are_used_for_a_day(tmp_path: Path) -> None:
+    now_s, path = 1000.0, tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": [jwk(RSA, "one")]}))
+    keys = Jwks(str(path), clock=lambda: now_s)
+    assert not keys.is_ready
+    assert await keys.refresh()
+    path.unlink()
+    assert not await keys.refresh()
+    now_s += LIFE_S - 1.0
+    assert keys.is_ready
+    now_s += 2.0
+    assert not keys.is_ready
+
+
+def test_a_private_key_is_not_used() -> None:
+    private = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(RSA))
+    with pytest.raises(ValueError, match="no public key"):
+        parse_keys(json.dumps({"keys": [private]}).encode())

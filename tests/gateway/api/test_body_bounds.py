@@ -13,8 +13,9 @@ import httpx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from slipstream_core.errors import InvalidRequest
 from slipstream_core.types import GenerationRequest
-from slipstream_gateway.api.body import MAX_ELEMENTS, MAX_FIELDS, MAX_PARTS, Values, count_values
+from slipstream_gateway.api.body import MAX_ELEMENTS, MAX_FIELDS, MAX_PARTS, Values, check_values, count_values
 from slipstream_gateway.api.parse import parse_completion_request
 from slipstream_gateway.api.request import NO_OVERRIDES, ON_LOOP_BYTES, BodyParser, RequestOverrides
 
@@ -152,3 +153,11 @@ def test_endpoints_parse_large_bodies_in_a_thread(http: httpx.Client) -> None:
     for path in ("chat/completions", "completions", "responses", "route"):
         assert http.post(path, content=_padded(ON_LOOP_BYTES + 1), headers={"content-type": "application/json"})
     assert any(thread.name.startswith("parse") for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(("value", "limit"), [(b"1", MAX_ELEMENTS), (b"[]", MAX_PARTS - 1), (b'""', MAX_PARTS - 1)])
+def test_limits_of_values_are_exact(value: bytes, limit: int) -> None:
+    """The list itself is one of the parts."""
+    check_values(b"[%b]" % b",".join([value] * limit))
+    with pytest.raises(InvalidRequest, match="are allowed"):
+        check_values(b"[%b]" % b",".join([value] * (limit + 1)))

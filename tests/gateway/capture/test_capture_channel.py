@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pytest
 from slipstream_core.manifest.capture import Capture
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.capture.channel import ENCODED_AT_ONCE, CaptureChannel
 from slipstream_gateway.capture.copies import AnswerCopy, KeptAnswer
 from slipstream_gateway.capture.frames import Result
-from slipstream_gateway.capture.store import CaptureStore
+from slipstream_gateway.capture.store import CaptureStore, parquet
 from slipstream_gateway.upstreams.base import Tokens, Usage
 
 BODY = b'{"model":"acme","prompt":"Hello"}'
@@ -57,9 +60,20 @@ async def test_an_answer_that_cannot_be_encoded_costs_no_other(tmp_path: Path) -
     channel.configure({PAIR: Capture(share=1.0)})
     async with channel.running(), asyncio.timeout(30):
         await send_first(channel, answers[0])
+        before = {count.result: count.answers for count in channel.counts()}
         for each in answers[1:]:
             channel.send(each)
-    results = {count.result: count.answers for count in channel.counts() if count.result is not Result.WRITER_GONE}
-    assert results == {Result.FAILED: 1, Result.WRITTEN: len(answers) - 1}
+    results = {count.result: count.answers for count in channel.counts()}
+    assert results == {**before, Result.FAILED: 1, Result.WRITTEN: len(answers) - 1}
     store = CaptureStore.at(str(tmp_path))
     assert sum(store.read(file, ("id",)).num_rows for file in store.files()) == len(answers) - 1
+
+
+def test_a_file_that_is_gone_is_not_replaced(tmp_path: Path) -> None:
+    store, rows = CaptureStore.at(str(tmp_path)), pa.table({"id": ["a", "b"]})
+    store.put(PAIR, datetime.date(2026, 11, 26), parquet(rows), retention_days=1)
+    [file] = store.files()
+    store.delete(file)
+    with pytest.raises(FileNotFoundError):
+        store.replace(file, rows)
+    assert store.files() == []

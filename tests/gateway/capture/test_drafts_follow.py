@@ -348,3 +348,12 @@ def test_a_folder_that_cannot_be_made_is_named(
     command = ["drafts", "follow", "--store", str(tmp_path), "--pair", PAIR, "--output", str(tmp_path / "file" / "out")]
     assert main(command) == 1
     assert f"{tmp_path / 'file' / 'out'}: Not a directory" in capsys.readouterr().err
+
+
+def test_an_unreadable_store_is_an_error_of_one_look(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.folder.mkdir(exist_ok=True)
+    (store.folder / "serving.acme").write_text("no folder")
+    assert main(_follow(store, tmp_path / "trained", "--once")) == 1
+    assert "slipstream: error: " in capsys.readouterr().err

@@ -291,6 +291,9 @@ def test_what_takes_speculation_back_is_urgent_and_nothing_else_is() -> None:
     assert urgent(policy)
     policy["status"]["classes"] += [{"name": "code/short", "phase": "Promoted", "share": 1.0}, 5, {"phase": []}]
     assert not urgent(policy)
+    for kind, name, expected in (("SpeculationPolicy", "p", True), ("ModelPair", "a", False)):
+        assembler.remove(kind, f"prod/{name}")
+        assert assembler.take_urgent() is expected, "only the deletion of the policy ends a rollback"
 
 
 def test_two_versions_of_an_object_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

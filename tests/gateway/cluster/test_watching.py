@@ -22,6 +22,7 @@ from slipstream_core.kube.errors import (
     KubeUnreachable,
 )
 from slipstream_core.kube.reflector import Change, Pace, Reflector
+from slipstream_gateway.sources.cluster.reporting import Reporter
 
 from tests.support.polling import soon
 
@@ -411,3 +412,23 @@ async def test_a_kubeconfig_of_another_shape_is_one_clear_error(shape: Any, tmp_
         await client.get(PATH)
     assert "\n" not in str(raised.value)
     await client.aclose()
+
+
+async def test_a_watch_that_breaks_off_twice_is_followed_by_a_new_list(server: ApiServer, follow: Any) -> None:
+    async with follow(_page("a"), [None], [None], _page("b"), [...]) as (_, sink):
+        await soon(lambda: len(server.requests) == 5, "the watch after the new list")
+        assert ["watch=1" in request for request in server.requests] == [False, True, True, False, True]
+        assert sink.lists == [["a"], ["b"]]
+
+
+async def test_a_refused_report_comes_from_a_server_that_is_reachable(server: ApiServer) -> None:
+    client = KubeClient(server.kubeconfig, name="test")
+    reporter = Reporter(client, namespace="ns", namespaces=(), applied=dict, withheld=dict)
+    server.steps = [[None], (403, {"message": "leases are forbidden"})]
+    task = asyncio.create_task(reporter.run())
+    try:
+        await soon(lambda: not reporter.reachable, "the broken connection")
+        await soon(lambda: reporter.reachable, "the refusal")
+    finally:
+        task.cancel()
+        await client.aclose()

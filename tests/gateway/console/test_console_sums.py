@@ -157,3 +157,26 @@ def test_one_class_over_all_classes_is_that_class() -> None:
     assert together.speed_up == alone.speed_up
     assert together.speed_up_low is not None
     assert math.isclose(together.speed_up_low, alone.speed_up_low or 0.0, rel_tol=1e-9)
+
+
+def test_a_kill_counts_once_all_workers_apply_it() -> None:
+    one = _snapshot(RecentTraffic(), Comparison())
+    workers = [msgspec.structs.replace(one, killed=killed) for killed in (["ns/a", "ns/b"], ["ns/b", "ns/c"])]
+    assert merged(workers).killed == ["ns/b"]
+
+
+def test_cancelled_requests_have_not_failed_and_old_buckets_are_not_shown() -> None:
+    now_s = 1e9
+    recorder = RecentTraffic(clock=lambda: now_s)
+    outcome = _outcome(CLASSES[0], Arm.PLAIN, 1.0)
+    for status in ("ok", "cancelled", "error"):
+        recorder.record(msgspec.structs.replace(outcome, status=status))
+        now_s -= 2 * BUCKET_S  # a clock that is set back goes on with the newest bucket
+    now_s = 1e9
+    _, [bucket] = recorder.buckets()
+    [cell] = bucket.cells.values()
+    assert (cell.requests, cell.failed) == (3, 1)
+    now_s += (BUCKETS - 1) * BUCKET_S
+    assert len(recorder.buckets()[1]) == 1
+    now_s += BUCKET_S
+    assert recorder.buckets()[1] == []

@@ -384,3 +384,20 @@ async def test_random_bytes_never_stop_the_server(serve: Serve, caplog: pytest.L
             writer.close()
         await works(server)
     assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_what_reset_calls_have_sent_is_forgotten(serve: Serve) -> None:
+    """Twenty times 0.8 MB, with room for 12 MB."""
+    async with serve() as server, connected(server) as client:
+        for stream in range(1, 41, 2):
+            client.send(client.head(stream), frame(DATA, 0, stream, b"\0" + uint32(2_000_000)))
+            client.send(*[frame(DATA, 0, stream, bytes(16_384))] * 50, frame(RST_STREAM, 0, stream, bytes(4)))
+            await client.writer.drain()
+        size = 50 * 16_384 - 5
+        client.send(client.head(101), frame(DATA, 0, 101, b"\0" + uint32(size) + bytes(16_379)))
+        client.send(*[frame(DATA, 0, 101, bytes(16_384))] * 49)
+        kinds: list[int] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while len(kinds) < 2 and (found := await client.receive()) is not None:
+                kinds += [found.kind] if found.stream == 101 and found.kind in (HEADERS, DATA) else []
+        assert kinds == [HEADERS, DATA], "an answer, not a status"

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.admission.limit import AdaptiveLimit, Sample
+from slipstream_gateway.admission.limit import WINDOW_S, WINDOW_SAMPLES, AdaptiveLimit, Sample
 
 PLACES, LEAST, MOST = 24, 16, 512
 TPOT_S, PREFILL_S_PER_BYTE = 0.02, 1e-4
@@ -163,3 +163,19 @@ def test_limit_stays_within_its_bounds(samples: list[tuple[float, float, int, bo
             limit.drop(in_flight=in_flight)
         limit.record(Sample(100, ttft_s, ttft_s + 1.0, 10), in_flight=in_flight, now_s=now_s)
         assert min(least, MOST) <= limit.value <= MOST
+
+
+def test_a_refusal_of_the_server_counts_once_in_a_window_which_then_raises_nothing() -> None:
+    limit = AdaptiveLimit(least=1, most=100, tolerance=2.0)
+
+    def window(start_s: float) -> int:
+        for number in range(WINDOW_SAMPLES + 1):
+            now_s = start_s + number * WINDOW_S / 5
+            limit.record(Sample(10, 0.1, 1.0, 10), in_flight=50, now_s=now_s)
+        return limit.value
+
+    for _ in range(2):
+        limit.drop(in_flight=50)
+        assert limit.value == 45
+    assert window(0.0) == 45
+    assert window(10.0) > 45

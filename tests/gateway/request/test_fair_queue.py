@@ -86,7 +86,31 @@ def test_the_newest_of_the_longest_line_of_the_lowest_priority_gives_way() -> No
     assert victim.item == "flood 2"
     assert queue.victim(Priority.NORMAL, "flood") is None  # its own line is the longest: it gives way itself
     assert queue.victim(Priority.LOW, "quiet") is None
+    for number in range(2):
+        queue.push(f"other {number}", priority=Priority.NORMAL, key="other")
+    assert queue.victim(Priority.NORMAL, "other") is None  # both lines would be equally long
     queue.push("low", priority=Priority.LOW, key="quiet")
     lowest = queue.victim(Priority.NORMAL, "flood")
     assert lowest is not None
     assert lowest.item == "low"
+
+
+def test_an_entry_that_is_discarded_uses_no_turn_of_its_key() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.push("a 0", priority=Priority.NORMAL, key="a")
+    queue.discard(queue.push("a 1", priority=Priority.NORMAL, key="a"))
+    for number in range(3):
+        queue.push(f"b {number}", priority=Priority.NORMAL, key="b")
+    queue.push("a 2", priority=Priority.NORMAL, key="a")
+    assert drain(queue) == ["a 0", "b 0", "b 1", "a 2", "b 2"]
+
+
+def test_a_key_that_was_served_waits_for_its_next_turn_also_among_many_keys() -> None:
+    queue: FairQueue[str] = FairQueue()
+    keys = ["x", "y", *(f"k{number}" for number in range(300))]
+    for key in (*keys, "x", "y"):
+        queue.push(key, priority=Priority.NORMAL, key=key)
+    assert [queue.pop() for _ in keys] == keys
+    for key in ("new", "k0"):
+        queue.push(key, priority=Priority.NORMAL, key=key)
+    assert drain(queue) == ["new", "x", "y", "k0"]

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_core.redis.outcome_stream import stream_key
+from slipstream_core.redis.outbox import Outbox
+from slipstream_core.redis.outcome_stream import BATCH, stream_key
 
 from tests.support.polling import soon
 
@@ -304,3 +305,22 @@ async def test_what_redis_refuses_to_hand_out_does_not_count_as_read(
         await soon(lambda: not (reader.store.is_read("acme") or reader.store.is_read("other")), "nothing is read")
         client.acl_setuser("reader", commands=["+eval"])
         await soon(lambda: reader.store.is_read("acme"), "read again, once it is allowed")
+
+
+def test_outcomes_that_were_refused_are_tried_with_a_single_batch(observation: Any) -> None:
+    now_s = 0.0
+    outbox = Outbox(limit=10 * BATCH, clock=lambda: now_s)
+    for number in range(3 * BATCH):
+        outbox.append(observation(number))
+
+    def batches() -> list[int]:
+        return [len(frames) for _, frames in outbox.due()]
+
+    assert batches() == [3]
+    outbox.stored("acme", 1, refused=True)
+    assert batches() == []
+    now_s = 60.0
+    assert batches() == [1]
+    outbox.stored("acme", 1, refused=False)
+    assert batches() == [1]
+    assert outbox.buffered == BATCH

@@ -74,7 +74,9 @@ FAILED = {
     ],
 )
 def test_what_was_found_is_said_for_each_server(fields: dict[str, Any], words: str) -> None:
-    assert said([check()], OSError(), [check(), check()], [check(**fields)]) == [f"acme at http://v:1: {words}"]
+    """The answer after the result is not waited for."""
+    answers = ([check()], OSError(), [check(), check()], [check(**fields)], [])
+    assert said(*answers) == [f"acme at http://v:1: {words}"]
 
 
 def test_a_server_that_was_not_checked_in_time_is_said_so() -> None:

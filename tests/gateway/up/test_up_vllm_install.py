@@ -154,6 +154,13 @@ def test_changed_plugin_is_installed_again_and_nothing_else(recipe: Recipe, home
     assert lines == []
     assert (install.site_packages / "slipstream_vllm" / "__init__.py").read_text() == "ANSWER = 2\n"
     assert existing_vllm(install.python) == install
+    (plugin / "pyproject.toml").write_text("broken")
+    with pytest.raises(CommandError, match="the installation of Slipstream's plugin for vLLM failed"):
+        install_vllm(lambda _: None, recipe=recipe)
+    (plugin / "pyproject.toml").write_text(PYPROJECT.format(version="1.0"))
+    (install.site_packages / "slipstream_vllm" / "__init__.py").unlink()  # as an interrupted pip leaves it
+    install_vllm(lambda _: None, recipe=recipe)
+    assert (install.site_packages / "slipstream_vllm" / "__init__.py").exists(), "the earlier version is back"
 
 
 def test_missing_package_is_pip_s_own_last_line(recipe: Recipe, home: Path) -> None:

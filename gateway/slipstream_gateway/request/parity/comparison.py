@@ -56,10 +56,9 @@ class Collector:
         self._pieces: list[Piece] = []
 
     def add(self, piece: Piece) -> None:
-        """Stores `piece`. Raises `Incomparable` if the answer is too large, and then drops all pieces."""
+        """Stores `piece`. Raises `Incomparable` if the answer is too large; nothing is added afterwards."""
         self.size_bytes += _size_bytes(piece)
         if self.size_bytes > MAX_ANSWER_BYTES:
-            self._pieces.clear()
             raise Incomparable(_TOO_LARGE)
         self._pieces.append(piece)
 
