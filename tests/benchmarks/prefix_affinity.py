@@ -24,7 +24,7 @@ from slipstream_gateway.upstreams.pool import Replica
 from slipstream_tools.up.smollm2 import smollm2_folder
 
 from tests.benchmarks.vllm_servers import started_servers
-from tests.gateway.conftest import Gateway
+from tests.gateway.gateway_thread import Gateway
 from tests.vllm.plugin.client import MODEL
 
 SERVERS, PROMPTS, CLIENTS = 4, 16, 16

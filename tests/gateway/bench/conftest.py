@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from slipstream_tools.bench.results import Header, Results, Row, Settings
 
+from tests.gateway.pair_manifest import manifest_text
+
 
 @pytest.fixture
 def bench_file(tmp_path: Path) -> Callable[..., Path]:
@@ -25,7 +27,7 @@ def bench_file(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def two_arms(gateway: Any, openai_server: Any, manifest_text: Any) -> Callable[..., Any]:
+def two_arms(gateway: Any, openai_server: Any) -> Callable[..., Any]:
     """A gateway with a server for each arm; `.plain` and `.speculative` are the servers. `policy` is put into the
     policy's spec."""
 

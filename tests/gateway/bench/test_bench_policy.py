@@ -19,6 +19,8 @@ from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import Thresholds
 from slipstream_tools.cli import main
 
+from tests.gateway.pair_manifest import manifest_text
+
 MODES = ("plain", "speculative:2", "speculative:4")
 
 
@@ -140,7 +142,7 @@ def test_another_draft_takes_the_place_of_the_pairs_own(draft: str, kind: str, s
     assert (pair.spec.draft.kind, pair.spec.draft.source) == (kind, source)
 
 
-def test_an_engine_of_its_own_has_no_draft_to_replace(manifest_text: Any, tmp_path: Path) -> None:
+def test_an_engine_of_its_own_has_no_draft_to_replace(tmp_path: Path) -> None:
     path = tmp_path / "pair.yaml"
     path.write_text(manifest_text(["http://127.0.0.1:1"]))
     with pytest.raises(CommandError, match="--drafts: ModelPair/pair has no draft to replace"):

@@ -11,6 +11,7 @@ import pytest
 from slipstream_core.settings import ConformanceSettings
 
 from tests.gateway.conformance.scripted_engine import ScriptedEngine
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
@@ -121,7 +122,7 @@ def test_server_that_refuses_sampled_probes_has_no_verdict_on_greedy_ones(
 
 
 def test_greedy_answers_are_compared_where_a_server_knows_openais_parameters_alone(
-    gateway: Make, engine: ScriptedEngine, manifest_text: Make
+    gateway: Make, engine: ScriptedEngine
 ) -> None:
     foreign = {"return_token_ids", "top_k", "repetition_penalty", "prompt_logprobs"}
     engine.refuse = lambda body: 400 if foreign & body.keys() else None
@@ -134,7 +135,7 @@ def test_greedy_answers_are_compared_where_a_server_knows_openais_parameters_alo
 
 
 def test_server_that_is_away_during_a_repeated_check_is_unverified_at_once(
-    gateway: Make, engine: ScriptedEngine, manifest_text: Make
+    gateway: Make, engine: ScriptedEngine
 ) -> None:
     often = ConformanceSettings(enabled=True, every_s=1.0, probe_s=1000.0)
     running = gateway(manifest_text([engine.url], [engine.url]), conformance=often)
@@ -147,7 +148,7 @@ def test_server_that_is_away_during_a_repeated_check_is_unverified_at_once(
 
 
 def test_server_that_is_never_spare_is_checked_all_the_same_one_probe_at_a_time(
-    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, chat: Make
+    gateway: Make, engine: ScriptedEngine, vllm_pair: Make
 ) -> None:
     running = gateway(vllm_pair("acme", engine.url), conformance=OFTEN)
     _verdict(running)

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.draws import draws_of
 
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
@@ -24,7 +25,7 @@ def ids(*, held_back: bool, share: float = 0.5) -> Iterator[str]:
 
 
 @pytest.fixture
-def serve(gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str]) -> Any:
+def serve(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> Any:
     """Starts one gateway with a plain and a speculative server behind it, for a policy's fields. It is easily sure, so
     that a long summary speculates before anything is measured."""
 
@@ -38,7 +39,7 @@ def serve(gateway: Callable[..., Any], openai_server: Callable[..., Any], manife
 
 
 @pytest.fixture
-def ask(chat: Callable[..., Any]) -> Callable[..., httpx.Response]:
+def ask() -> Callable[..., httpx.Response]:
     """Sends a chat request whose upstream follows `script`, behind an instruction that is classified."""
 
     def send(served: Any, script: str, path: str = "/v1/chat/completions", **headers: str) -> httpx.Response:
@@ -123,9 +124,7 @@ def test_a_request_may_keep_out_of_the_estimates_where_clients_may_choose(serve:
     assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "fingerprint"
 
 
-def test_where_clients_may_not_choose_their_wishes_are_ignored(
-    gateway: Any, openai_server: Any, manifest_text: Any, ask: Any
-) -> None:
+def test_where_clients_may_not_choose_their_wishes_are_ignored(gateway: Any, openai_server: Any, ask: Any) -> None:
     plain, speculative = openai_server(), openai_server()
     text = manifest_text([plain.url], [speculative.url], policy=", holdBackShare: 0")
     served = gateway(text.replace("allowClientMode: true", "allowClientMode: false"))
@@ -144,7 +143,7 @@ def test_keys_of_different_customers_teach_apart(serve: Any, ask: Any) -> None:
     assert served.metric("slipstream_estimates_fingerprints") == 1
 
 
-def test_several_choices_teach_nothing(serve: Any, chat: Any, ask: Any) -> None:
+def test_several_choices_teach_nothing(serve: Any, ask: Any) -> None:
     served = serve()
     for _ in range(5):
         body = chat(f"{SUMMARY} tokens=3", n=2)
@@ -171,7 +170,7 @@ def test_an_explanation_is_what_a_request_of_that_id_gets(serve: Any, ask: Any) 
     assert served.plain.requests == served.speculative.requests == []
 
 
-def test_servers_with_a_draft_length_of_their_own_refuse_another(serve: Any, chat: Any) -> None:
+def test_servers_with_a_draft_length_of_their_own_refuse_another(serve: Any) -> None:
     served = serve()
     headers = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": "3"}
     response = httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=3"), headers=headers)
@@ -181,7 +180,7 @@ def test_servers_with_a_draft_length_of_their_own_refuse_another(serve: Any, cha
 
 
 def test_an_answer_that_took_two_attempts_teaches_nothing(
-    gateway: Any, openai_server: Any, manifest_text: Any, ask: Any, free_ports: Callable[[int], list[int]]
+    gateway: Any, openai_server: Any, ask: Any, free_ports: Callable[[int], list[int]]
 ) -> None:
     """Its time is that of the failure, too; its arm is not the one that was decided."""
     [nobody] = free_ports(1)
