@@ -14,11 +14,13 @@ from slipstream_core.types import Arm, Reason
 from slipstream_gateway.decide.estimate import ArmComparisons, ClassEvidence
 from slipstream_gateway.decide.estimate.student import quantile_975
 
+from tests.gateway.learning.samples import observe
+
 Observe = Callable[..., Observation]
 
 
 @pytest.fixture
-def arm(observe: Observe) -> Observe:
+def arm() -> Observe:
     """An answer of either arm of the comparison."""
 
     def make(*, speculative: bool, **fields: object) -> Observation:
@@ -82,7 +84,7 @@ def test_too_little_data_gives_no_figure(arm: Observe) -> None:
     assert b'"difference":null' in msgspec.json.encode(found)
 
 
-def test_only_what_would_have_speculated_is_compared(arm: Observe, observe: Observe) -> None:
+def test_only_what_would_have_speculated_is_compared(arm: Observe) -> None:
     evidence = ArmComparisons()
     for _ in range(3):
         evidence.record(arm(speculative=True))

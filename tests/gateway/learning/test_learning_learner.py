@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 import random
 import tracemalloc
-from collections.abc import Callable
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_core.observation import Forecast, Level, Observation, Subject
-from slipstream_core.types import Arm, GenerationRequest, Reason, RequestProfile
+from slipstream_core.types import Arm, Reason, RequestProfile
 from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
 
-Chat = Callable[..., GenerationRequest]
-Observe = Callable[..., Observation]
-Profile = Callable[..., RequestProfile]
+from tests.gateway.learning.samples import chat, observe, profile
 
 
 def ask(learner: Learner, seen: Observation, guess: RequestProfile, *, load: float = 1.0) -> Forecast:
@@ -27,7 +24,7 @@ def ask(learner: Learner, seen: Observation, guess: RequestProfile, *, load: flo
     ))  # fmt: skip
 
 
-def fast(observe: Observe, tokens: int, share: float, **fields: object) -> Observation:
+def fast(tokens: int, share: float, **fields: object) -> Observation:
     """A speculative answer whose draft tokens were accepted with about this share."""
     steps = max(1, round(tokens / (1.0 + 3.0 * share)))
     accepted = tokens - 1 - steps if tokens - 1 > steps else 0
@@ -41,18 +38,16 @@ def fast(observe: Observe, tokens: int, share: float, **fields: object) -> Obser
 
 
 @pytest.mark.slow
-def test_a_flood_of_one_off_prompts_neither_grows_memory_nor_pushes_out_what_is_known(
-    observe: Observe, profile: Profile
-) -> None:
+def test_a_flood_of_one_off_prompts_neither_grows_memory_nor_pushes_out_what_is_known() -> None:
     learner = Learner(max_fingerprints=500)
     known = [f"{index:016x}" for index in range(300)]
     for name in known * 5:
-        learner.record(fast(observe, 200, 0.8, fingerprint=name))
+        learner.record(fast(200, 0.8, fingerprint=name))
 
     def flood(indices: range) -> None:
         for index in indices:
             name = f"one-off-{index:08}"
-            learner.record(fast(observe, 5, 0.1, fingerprint=name, source=name))
+            learner.record(fast(5, 0.1, fingerprint=name, source=name))
 
     tracemalloc.start()
     flood(range(5_000))
@@ -68,18 +63,18 @@ def test_a_flood_of_one_off_prompts_neither_grows_memory_nor_pushes_out_what_is_
 
 
 @pytest.mark.parametrize("one_source", [True, False])
-def test_a_flood_does_not_poison_its_class(one_source: bool, observe: Observe, profile: Profile) -> None:
+def test_a_flood_does_not_poison_its_class(one_source: bool) -> None:
     """Six sources send long, predictable answers; then one source, or ever new ones, send 5,000 of another kind."""
     rng, learner = random.Random(1), Learner(max_fingerprints=500)
     for index in range(240):
         tokens = round(200 * math.exp(rng.gauss(0, 0.2)))
-        learner.record(fast(observe, tokens, 0.8, fingerprint=f"{index % 60:016x}", source=f"{index % 6:016x}"))
+        learner.record(fast(tokens, 0.8, fingerprint=f"{index % 60:016x}", source=f"{index % 6:016x}"))
     stranger = observe(fingerprint="a" * 16)
     before = ask(learner, stranger, profile())
     for index in range(5_000):
         name = f"one-off-{index:08}"
         source = "b" * 16 if one_source else name
-        learner.record(fast(observe, 3, 0.05, fingerprint=name, source=source))
+        learner.record(fast(3, 0.05, fingerprint=name, source=source))
     after = ask(learner, stranger, profile())
     assert before.acceptance is not None
     assert after.acceptance is not None
@@ -88,10 +83,10 @@ def test_a_flood_does_not_poison_its_class(one_source: bool, observe: Observe, p
     assert after.acceptance.mean > before.acceptance.mean - 0.2
 
 
-def test_twenty_thousand_fingerprints_take_less_than_forty_megabytes(observe: Observe) -> None:
+def test_twenty_thousand_fingerprints_take_less_than_forty_megabytes() -> None:
     """Measured on 500 of them, each with all that a template can hold."""
     learner = Learner()
-    seen = (observe(), fast(observe, 200, 0.8), fast(observe, 200, 0.8, temperature=2))
+    seen = (observe(), fast(200, 0.8), fast(200, 0.8, temperature=2))
     learner.record(seen[0])
     learner.record(seen[1])
     tracemalloc.start()
@@ -105,7 +100,7 @@ def test_twenty_thousand_fingerprints_take_less_than_forty_megabytes(observe: Ob
     assert used * 40 < 40_000_000
 
 
-def test_settled_fingerprints_outlive_those_of_one_request(observe: Observe, profile: Profile) -> None:
+def test_settled_fingerprints_outlive_those_of_one_request() -> None:
     learner = Learner(max_fingerprints=10)
     for _ in range(3):
         learner.record(observe(fingerprint="c" * 16))
@@ -163,9 +158,7 @@ def test_no_observation_raises_and_none_leaves_a_forecast_without_sense(data: st
         {"price_per_gpu_hour": math.nan}, {"priced_s": math.nan}, {"priced_s": -1.0}, {"priced_s": 1e9},
     ],
 )  # fmt: skip
-def test_failed_and_impossible_answers_teach_nothing(
-    nonsense: dict[str, object], observe: Observe, profile: Profile
-) -> None:
+def test_failed_and_impossible_answers_teach_nothing(nonsense: dict[str, object]) -> None:
     learner = Learner()
     for _ in range(5):
         learner.record(observe())
@@ -175,9 +168,9 @@ def test_failed_and_impossible_answers_teach_nothing(
     assert ask(learner, observe(), profile()) == before
 
 
-def test_the_order_of_two_replicas_outcomes_matters_little(observe: Observe, profile: Profile) -> None:
+def test_the_order_of_two_replicas_outcomes_matters_little() -> None:
     rng = random.Random(2)
-    seen = [fast(observe, round(150 * math.exp(rng.gauss(0, 0.25))), rng.uniform(0.75, 0.85)) for _ in range(40)]
+    seen = [fast(round(150 * math.exp(rng.gauss(0, 0.25))), rng.uniform(0.75, 0.85)) for _ in range(40)]
     together, apart = Learner(), Learner()
     for observation in seen:
         together.record(observation)
@@ -191,12 +184,12 @@ def test_the_order_of_two_replicas_outcomes_matters_little(observe: Observe, pro
     assert one.step_base_s.mean == pytest.approx(two.step_base_s.mean, rel=0.1)
 
 
-def test_observations_survive_the_wire(observe: Observe) -> None:
-    observation = fast(observe, 150, 0.8, key="k" * 16)
+def test_observations_survive_the_wire() -> None:
+    observation = fast(150, 0.8, key="k" * 16)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(observation), type=Observation) == observation
 
 
-def test_a_template_is_learnt_from_request_to_forecast(chat: Chat, observe: Observe, profile: Profile) -> None:
+def test_a_template_is_learnt_from_request_to_forecast() -> None:
     learner = Learner()
     for order in range(10):
         request = chat(

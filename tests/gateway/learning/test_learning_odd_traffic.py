@@ -12,6 +12,8 @@ from slipstream_core.observation import Forecast, Observation
 from slipstream_core.types import Arm, Reason, RequestProfile
 from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
 
+from tests.gateway.learning.samples import observe, profile
+
 Observe = Callable[..., Observation]
 Profile = Callable[..., RequestProfile]
 
@@ -33,11 +35,11 @@ class Asker:
 
 
 @pytest.fixture
-def ask(observe: Observe, profile: Profile) -> Asker:
+def ask() -> Asker:
     return Asker(Learner(), observe, profile)
 
 
-def test_a_class_whose_answers_are_all_alike_goes_on_learning(ask: Asker, observe: Observe) -> None:
+def test_a_class_whose_answers_are_all_alike_goes_on_learning(ask: Asker) -> None:
     one_label = {"cold_class": "classification/short", "output_tokens": 3, "steps": 2, "e2e_s": 0.2}
     for index in range(4000):
         ask.learner.record(observe(fingerprint=f"{index % 4:016x}", **one_label))
@@ -49,7 +51,7 @@ def test_a_class_whose_answers_are_all_alike_goes_on_learning(ask: Asker, observ
     assert seen.output_tokens.se > 0.0
 
 
-def test_answers_cut_by_their_limit_do_not_make_their_kind_short(ask: Asker, observe: Observe) -> None:
+def test_answers_cut_by_their_limit_do_not_make_their_kind_short(ask: Asker) -> None:
     for _ in range(20):
         ask.learner.record(observe(output_tokens=300, steps=299, e2e_s=6.1))
     before = ask().output_tokens.mean
@@ -61,7 +63,7 @@ def test_answers_cut_by_their_limit_do_not_make_their_kind_short(ask: Asker, obs
     assert ask().output_tokens.mean < 0.2 * before
 
 
-def test_a_kind_of_which_every_answer_is_cut_is_expected_as_long_as_its_class(ask: Asker, observe: Observe) -> None:
+def test_a_kind_of_which_every_answer_is_cut_is_expected_as_long_as_its_class(ask: Asker) -> None:
     new = ask().output_tokens
     for _ in range(5):
         ask.learner.record(observe(output_tokens=64, steps=63, e2e_s=1.4, cut=True))
@@ -83,7 +85,7 @@ def test_a_kind_of_which_every_answer_is_cut_is_expected_as_long_as_its_class(as
         {"source": "s" * 10_000},
     ],
 )
-def test_an_outcome_out_of_this_world_changes_nothing(ask: Asker, observe: Observe, odd: dict[str, Any]) -> None:
+def test_an_outcome_out_of_this_world_changes_nothing(ask: Asker, odd: dict[str, Any]) -> None:
     evidence = ArmComparisons()
     for arm, reason in ((Arm.SPECULATIVE, Reason.SPECULATION_PAYS), (Arm.CONTROL, Reason.HOLD_BACK)):
         for _ in range(5):
@@ -97,7 +99,7 @@ def test_an_outcome_out_of_this_world_changes_nothing(ask: Asker, observe: Obser
     assert evidence.report("p") == report
 
 
-def test_classes_without_end_are_not_kept(ask: Asker, observe: Observe) -> None:
+def test_classes_without_end_are_not_kept(ask: Asker) -> None:
     for index in range(500):
         ask.learner.record(observe(cold_class=f"made-up/{index}", request_class="summarization/long"))
     assert ask.learner.fingerprints == 0
