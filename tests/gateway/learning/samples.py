@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_core.observation import Observation, Subject
+from slipstream_core.observation import Forecast, Observation, Subject
 from slipstream_core.types import Arm, Endpoint, GenerationRequest, Message, Reason, RequestProfile, TaskType
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 
 
 def chat(text: str, *, system: str | None = None, **fields: Any) -> GenerationRequest:
@@ -39,3 +40,14 @@ def observe(**fields: Any) -> Observation:
         "e2e_s": 2.1, "load": 1.0, "batch_draft_length": 0.0, "price_per_gpu_hour": None, "time_s": 0.0,
     }  # fmt: skip
     return Observation(**defaults | fields)
+
+
+def forecast_for(
+    learner: Learner, seen: Observation, guess: RequestProfile | None = None, *, load: float = 1.0,
+    plain: str = "pool", speculative: str | None = "pool", max_tokens: int | None = None,
+) -> Forecast:  # fmt: skip
+    """A learner's forecast for the subject of `seen`."""
+    return learner.forecast(ForecastQuery(
+        seen.subject, guess or profile(), plain_pool=plain, speculative_pool=speculative, plain_load=load,
+        speculative_load=load, prompt_tokens=seen.prompt_tokens, max_tokens=max_tokens,
+    ))  # fmt: skip

@@ -10,18 +10,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_core.observation import Forecast, Level, Observation, Subject
+from slipstream_core.observation import Level, Observation, Subject
 from slipstream_core.types import Arm, Reason, RequestProfile
 from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
 
-from tests.gateway.learning.samples import chat, observe, profile
-
-
-def ask(learner: Learner, seen: Observation, guess: RequestProfile, *, load: float = 1.0) -> Forecast:
-    return learner.forecast(ForecastQuery(
-        seen.subject, guess, plain_pool="pool", speculative_pool="pool", plain_load=load, speculative_load=load,
-        prompt_tokens=300, max_tokens=None,
-    ))  # fmt: skip
+from tests.gateway.learning.samples import chat, forecast_for, observe, profile
 
 
 def fast(tokens: int, share: float, **fields: object) -> Observation:
@@ -57,7 +50,7 @@ def test_a_flood_of_one_off_prompts_neither_grows_memory_nor_pushes_out_what_is_
     tracemalloc.stop()
     assert grown < 300_000  # a thousand that stayed would take a megabyte
     for name in known:
-        forecast = ask(learner, observe(fingerprint=name), profile())
+        forecast = forecast_for(learner, observe(fingerprint=name))
         assert forecast.output_tokens.level is Level.FINGERPRINT
         assert forecast.output_tokens.mean == pytest.approx(200, rel=0.1)
 
@@ -70,12 +63,12 @@ def test_a_flood_does_not_poison_its_class(one_source: bool) -> None:
         tokens = round(200 * math.exp(rng.gauss(0, 0.2)))
         learner.record(fast(tokens, 0.8, fingerprint=f"{index % 60:016x}", source=f"{index % 6:016x}"))
     stranger = observe(fingerprint="a" * 16)
-    before = ask(learner, stranger, profile())
+    before = forecast_for(learner, stranger)
     for index in range(5_000):
         name = f"one-off-{index:08}"
         source = "b" * 16 if one_source else name
         learner.record(fast(3, 0.05, fingerprint=name, source=source))
-    after = ask(learner, stranger, profile())
+    after = forecast_for(learner, stranger)
     assert before.acceptance is not None
     assert after.acceptance is not None
     assert before.output_tokens.mean == pytest.approx(200, rel=0.2)
@@ -106,7 +99,7 @@ def test_settled_fingerprints_outlive_those_of_one_request() -> None:
         learner.record(observe(fingerprint="c" * 16))
     for index in range(1_000):
         learner.record(observe(fingerprint=f"{index:016x}"))
-    assert ask(learner, observe(fingerprint="c" * 16), profile()).output_tokens.level is Level.FINGERPRINT
+    assert forecast_for(learner, observe(fingerprint="c" * 16)).output_tokens.level is Level.FINGERPRINT
 
 
 FLOATS = st.one_of(st.floats(), st.floats(0.001, 100.0))
@@ -162,10 +155,10 @@ def test_failed_and_impossible_answers_teach_nothing(nonsense: dict[str, object]
     learner = Learner()
     for _ in range(5):
         learner.record(observe())
-    before = ask(learner, observe(), profile())
+    before = forecast_for(learner, observe())
     for _ in range(5):
         learner.record(observe(**nonsense))
-    assert ask(learner, observe(), profile()) == before
+    assert forecast_for(learner, observe()) == before
 
 
 def test_the_order_of_two_replicas_outcomes_matters_little() -> None:
@@ -176,7 +169,7 @@ def test_the_order_of_two_replicas_outcomes_matters_little() -> None:
         together.record(observation)
     for observation in seen[::2] + seen[1::2]:
         apart.record(observation)
-    one, two = (ask(learner, observe(), profile()) for learner in (together, apart))
+    one, two = (forecast_for(learner, observe()) for learner in (together, apart))
     assert one.acceptance is not None
     assert two.acceptance is not None
     assert one.output_tokens.mean == pytest.approx(two.output_tokens.mean, rel=0.1)
@@ -199,6 +192,6 @@ def test_a_template_is_learnt_from_request_to_forecast() -> None:
         learner.record(msgspec.structs.replace(observe(output_tokens=14, steps=13, e2e_s=0.4), subject=subject))
     request = chat("What is the status of order 99 in one line?\n\nRecords:\nOrder 99: lost")
     subject = learner.subject(request, profile(), pair="p", key_id="k")
-    forecast = ask(learner, msgspec.structs.replace(observe(), subject=subject), profile())
+    forecast = forecast_for(learner, msgspec.structs.replace(observe(), subject=subject))
     assert forecast.output_tokens.level is Level.FINGERPRINT
     assert forecast.output_tokens.mean == pytest.approx(14, rel=0.15)

@@ -7,12 +7,12 @@ import math
 import random
 
 import pytest
-from slipstream_core.observation import Forecast, Level
+from slipstream_core.observation import Level
 from slipstream_core.types import Arm
-from slipstream_gateway.decide.estimate import ForecastQuery, Learner, priors
+from slipstream_gateway.decide.estimate import Learner, priors
 from slipstream_gateway.decide.estimate.curves import Curve, CurvePrior
 
-from tests.gateway.learning.samples import observe, profile
+from tests.gateway.learning.samples import forecast_for, observe
 
 PRIOR = CurvePrior(base=0.02, base_spread=1.5, k=0.1, k_spread=0.1, noise=0.15)
 Z_80 = 1.2816
@@ -20,16 +20,6 @@ Z_80 = 1.2816
 
 def teach(curve: Curve, load: float, x: float, seconds: float) -> None:
     curve.update(load, x, seconds, curve.line(load).at(x), seconds)
-
-
-def forecast(
-    learner: Learner, *, load: float = 1.0, plain: str = "pool", fast: str = "pool",
-    **fields: object,
-) -> Forecast:  # fmt: skip
-    return learner.forecast(ForecastQuery(
-        observe(**fields).subject, profile(), plain_pool=plain, speculative_pool=fast, plain_load=load,
-        speculative_load=load, prompt_tokens=300, max_tokens=None,
-    ))  # fmt: skip
 
 
 def test_a_curve_learns_base_and_slope() -> None:
@@ -117,7 +107,7 @@ def test_saturation_shows_in_what_a_draft_token_costs() -> None:
         )  # fmt: skip
 
     def gain(load: float) -> float:
-        seen = forecast(learner, load=load)
+        seen = forecast_for(learner, observe(), load=load)
         assert seen.acceptance is not None
         per_step = sum(seen.acceptance.mean**power for power in range(5))
         return seen.plain_tpot_s.mean * per_step / (seen.step_base_s.mean + 4 * seen.step_per_draft_token_s.mean)
@@ -130,7 +120,7 @@ def test_a_speculative_pool_never_asked_is_taken_for_like_the_plain_one() -> Non
     learner = Learner()
     for _ in range(50):
         learner.record(observe(pool="plain", e2e_s=5.1))
-    seen = forecast(learner, plain="plain", fast="fast", fingerprint="0" * 16)
+    seen = forecast_for(learner, observe(fingerprint="0" * 16), plain="plain", speculative="fast")
     assert seen.step_base_s.mean == pytest.approx(priors.STEP_OVERHEAD * 0.05, rel=0.1)
     assert seen.step_base_s.se > seen.plain_tpot_s.se
     assert seen.step_base_s.level is Level.PRIOR
@@ -148,7 +138,10 @@ def test_servers_that_count_no_draft_tokens_are_judged_by_their_time_per_token()
                     batch_draft_length=4.0,
                 )
             )  # fmt: skip
-    quick, slow = (forecast(learner, plain="plain", fast="fast", fingerprint=name) for name in ("a" * 16, "b" * 16))
+    quick, slow = (
+        forecast_for(learner, observe(fingerprint=name), plain="plain", speculative="fast")
+        for name in ("a" * 16, "b" * 16)
+    )
     for seen, tpot_s in ((quick, 0.01), (slow, 0.03)):
         assert seen.acceptance is None
         assert seen.step_per_draft_token_s.mean == 0.0
@@ -167,7 +160,7 @@ def test_time_to_first_token_follows_prompt_and_arm() -> None:
                 ttft_s=ttft_s, e2e_s=ttft_s + 2.0,
             )
         )  # fmt: skip
-    seen = forecast(learner, fingerprint="f" * 16)
+    seen = forecast_for(learner, observe(fingerprint="f" * 16))
     assert seen.plain_ttft_s.mean == pytest.approx(0.035, rel=0.25)
     assert seen.speculative_ttft_s.mean / seen.plain_ttft_s.mean == pytest.approx(1.5, rel=0.15)
 
@@ -178,4 +171,4 @@ def test_answers_that_were_not_streamed_teach_the_pace_all_the_same() -> None:
         learner.record(observe())
     for _ in range(40):
         learner.record(observe(ttft_s=None, e2e_s=4.1))
-    assert forecast(learner).plain_tpot_s.mean == pytest.approx(0.04, rel=0.1)
+    assert forecast_for(learner, observe()).plain_tpot_s.mean == pytest.approx(0.04, rel=0.1)
