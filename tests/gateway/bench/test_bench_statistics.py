@@ -17,8 +17,6 @@ from slipstream_tools.bench.statistics import (
     weighted_quantile,
 )
 
-from tests.gateway.bench.rows import pairs
-
 VALUES = st.lists(st.floats(0.001, 1000), min_size=1, max_size=40)
 
 
@@ -95,7 +93,7 @@ def test_nothing_to_resample_gives_no_interval() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=30))
-def test_rank_correlation_is_spearmans() -> None:
+def test_rank_correlation_is_spearmans(pairs: list[tuple[int, int]]) -> None:
     first, second = zip(*pairs, strict=True)
     found = rank_correlation(first, second)
     if len(set(first)) == 1 or len(set(second)) == 1:
