@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint format crds docs lock audit sbom images train train-eagle wheel wheel-compiled clean
+.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint newest-vllm format crds docs lock audit sbom images train train-eagle wheel wheel-compiled clean
 
 help:
 	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-fast  unit tests only, a minute: no servers, no PyTorch"
 	@echo "make test-slow  the tests marked slow: most samples, trainings, cluster stories; CI runs a quarter of them"
 	@echo "make lint    ruff, mypy and the import contracts"
+	@echo "make newest-vllm  which functions that the plugin uses differ in the newest release of vLLM, if that is untested"
 	@echo "make bench   the figures of docs/measurements.md, on this machine (ARGS=--smoke for a quick look)"
 	@echo "make chaos   faults on real processes, one table (ARGS='--only triton-kill --times 50', ARGS=--full)"
 	@echo "make soak    an hour of steady load: memory, latency, errors (ARGS='--minutes 10')"
@@ -54,6 +55,9 @@ lint: install-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+newest-vllm: install-dev
+	$(BIN)/python -m tests.support.vllm_hooks
 
 format: install-dev
 	$(BIN)/ruff check --fix .

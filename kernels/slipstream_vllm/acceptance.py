@@ -40,11 +40,12 @@ def _by_equality(sample: Callable[..., Any]) -> Callable[..., Any]:
         if not compatibility.serves(self.vllm_config):
             return sample(self, logits, spec_decode_metadata)
         seeds.set_aside(self)
-        if spec_decode_metadata is None:
-            return sample(self, logits, None)
-        if verifies_nothing(self, spec_decode_metadata.num_draft_tokens):
+        if self.vllm_config.speculative_config is None:
+            return sample(self, logits, spec_decode_metadata)
+        if spec_decode_metadata is None or verifies_nothing(self, spec_decode_metadata.num_draft_tokens):
             # One row per request, sampled as vLLM samples the last row of a verification. A thinking budget of a
-            # speculating server finds its row only this way.
+            # speculating server finds its row only this way. vLLM before 0.32 takes the first request's row instead.
+            self.input_batch.update_async_output_token_ids()
             return self.sampler(logits, self.input_batch.sampling_metadata, predict_bonus_token=True)
         if settings.acceptance(self.vllm_config) != "equality":
             return sample(self, logits, spec_decode_metadata)

@@ -12,7 +12,7 @@ from slipstream_vllm import Scheduler, settings
 from slipstream_vllm.errors import UnsupportedServerError
 
 # The scheduler's interface is not public. The plugin's tests passed with these releases.
-TESTED_VERSIONS = ("0.32.0",)
+TESTED_VERSIONS = ("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
 
 Hook = tuple[str, str]
 """Module and attribute path of an object that the plugin subclasses, wraps or calls."""

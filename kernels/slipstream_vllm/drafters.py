@@ -1,6 +1,6 @@
-"""Capabilities of vLLM 0.32's drafting methods: fewer draft tokens in a step, and a step without the drafter.
+"""Capabilities of vLLM's drafting methods: fewer draft tokens in a step, and a step without the drafter.
 
-vLLM passes `num_spec_tokens_to_schedule` to every drafter. Medusa, suffix decoding, n-gram on GPUs and
+vLLM passes `num_spec_tokens_to_schedule` to every drafter. Suffix decoding, n-gram on GPUs and
 `extract_hidden_states` assert that it equals `num_speculative_tokens`, and drafters that propose all tokens in one pass
 size their buffers for that number. For these and for unknown methods, drafts are truncated after drafting.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 _SHORTENED = ("draft_model", "eagle", "eagle3", "mtp", "ngram")
-_WITHOUT_STATE = ("medusa", "ngram")
 
 
 def may_shorten(speculative_config: Any) -> bool:
@@ -27,4 +26,4 @@ def may_skip(speculative_config: Any, drafter: Any) -> bool:
     """Whether a step may skip the drafter, because it keeps no state or `catch_up` can complete its cache later."""
     if speculative_config.uses_draft_model():
         return may_shorten(speculative_config) and not drafter.supports_mm_inputs
-    return speculative_config.method in _WITHOUT_STATE
+    return bool(speculative_config.method == "ngram")

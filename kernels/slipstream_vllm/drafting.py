@@ -4,8 +4,8 @@ Stock vLLM runs the drafter once per step even for 0 draft tokens, which keeps t
 then requests drafts from the workers. Here both are skipped. The missing part of the cache is computed when a drafting
 request needs it: `draft_cache.DraftCache` tracks the positions, and `catch_up` runs the draft model over them once.
 
-Other drafters: n-gram and Medusa keep no cache and can be skipped. EAGLE and MTP need the target's hidden states, which
-are gone a step later, and suffix decoding adds every token to its tree, so these are not skipped. With asynchronous
+Other drafters: n-gram keeps no cache and can be skipped. EAGLE and MTP need the target's hidden states, which are gone
+a step later, and suffix decoding adds every token to its tree, so these are not skipped. With asynchronous
 scheduling nothing is skipped, because the worker does not have the tokens on the host. vLLM's own pass keeps these
 caches complete.
 """

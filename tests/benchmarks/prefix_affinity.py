@@ -26,7 +26,7 @@ from slipstream_tools.up.smollm2 import smollm2_folder
 
 from tests.benchmarks.harness import Option, Report, benchmark, turns
 from tests.benchmarks.vllm_servers import servers
-from tests.gateway.conftest import Gateway
+from tests.gateway.gateway_thread import Gateway
 from tests.vllm.plugin.client import MODEL
 
 SERVERS, PROMPTS, CLIENTS = 4, 16, 16

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.docs.shell import Shell, until
-from tests.gateway.conftest import OpenAiServer
+from tests.gateway.openai_server import OpenAiServer
 from tests.support.doc_blocks import Block, find, runs, runs_each
 from tests.support.redis_server import RedisServer
 

@@ -51,7 +51,6 @@ _SERVERS = frozenset(
         "proxy",
         "run_gateway",
         "serve",
-        "start_openai_server",
         "start_triton",
         "tls_front",
         "unsteady",

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from slipstream_tools.cli import main
 
+from tests.gateway.pair_manifest import manifest_text
+
 
 class Keys:
     """A file of keys, and the command that changes it."""
@@ -49,9 +51,7 @@ def keys(tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def served(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str], keys: Keys
-) -> Callable[..., Any]:
+def served(gateway: Callable[..., Any], openai_server: Callable[..., Any], keys: Keys) -> Callable[..., Any]:
     """Starts a gateway for the model `acme` that goes by `keys`."""
     from slipstream_core.settings import AccessSettings
 

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from tests.gateway.pair_manifest import manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 BODY = {"model": "acme", "messages": [{"role": "user", "content": "tokens=3"}]}
@@ -315,9 +316,7 @@ def answer_to(port: int, data: bytes) -> int:
 
 
 @pytest.fixture(scope="module")
-def guarded(
-    tmp_path_factory: pytest.TempPathFactory, run_gateway: Callable[..., Any], manifest_text: Callable[..., str]
-) -> Any:
+def guarded(tmp_path_factory: pytest.TempPathFactory, run_gateway: Callable[..., Any]) -> Any:
     """The port of a gateway with one key, and that key."""
     from slipstream_core.settings import AccessSettings
 

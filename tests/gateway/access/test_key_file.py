@@ -17,6 +17,7 @@ import psutil
 import pytest
 from slipstream_gateway.access import KeyFile
 
+from tests.gateway.pair_manifest import manifest_text
 from tests.support.gateway_process import Process
 from tests.support.hanging_files import replace_by_fifo
 from tests.support.polling import PATIENCE_S, eventually, soon
@@ -94,9 +95,7 @@ def test_secret_that_is_mounted_anew_is_followed(served: Callable[..., Any], key
 
 
 @pytest.fixture
-def two_workers(
-    tmp_path: Path, free_ports: Callable[[int], list[int]], manifest_text: Callable[..., str], keys: Any
-) -> Iterator[Callable[[], Process]]:
+def two_workers(tmp_path: Path, free_ports: Callable[[int], list[int]], keys: Any) -> Iterator[Callable[[], Process]]:
     """Starts `slipstream gateway` with two workers."""
     started: list[Process] = []
 
@@ -147,9 +146,7 @@ def until_steady(url: str, key: str, wanted: int) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_gateway_for_other_machines_without_keys_does_not_start(
-    host: str, tmp_path: Path, manifest_text: Callable[..., str], keys: Any
-) -> None:
+def test_gateway_for_other_machines_without_keys_does_not_start(host: str, tmp_path: Path, keys: Any) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
     command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", "0"]

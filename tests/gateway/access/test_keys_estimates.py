@@ -11,6 +11,7 @@ import httpx
 import pytest
 from slipstream_core.settings import AccessSettings
 
+from tests.gateway.pair_manifest import manifest_text
 from tests.support.polling import PATIENCE_S
 
 TEMPLATES = (
@@ -29,13 +30,7 @@ def tenants(keys: Any) -> list[str]:
 
 
 @pytest.fixture
-def running(
-    gateway: Callable[..., Any],
-    openai_server: Callable[..., Any],
-    manifest_text: Callable[..., str],
-    keys: Any,
-    tenants: list[str],
-) -> Any:
+def running(gateway: Callable[..., Any], openai_server: Callable[..., Any], keys: Any, tenants: list[str]) -> Any:
     """A gateway for `tenants` before servers on which speculation pays for predictable answers and for no others: a
     step takes more than two plain ones, whatever it yields."""
     plain, speculative = openai_server(), openai_server()

@@ -13,17 +13,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from slipstream_core.settings import Limits
 
+from tests.gateway.openai_server import OpenAiServer
+from tests.gateway.pair_manifest import chat, manifest_text
+
 LIMIT = 100_000
 
 
 @pytest.fixture(scope="module")
-def served(
-    run_gateway: Callable[..., Any],
-    start_openai_server: Callable[..., Any],
-    manifest_text: Callable[..., str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Any]:
-    upstream = start_openai_server(scripted=False)
+def served(run_gateway: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    upstream = OpenAiServer(scripted=False)
     path = tmp_path_factory.mktemp("bad") / "pair.yaml"
     with run_gateway(path, manifest_text([upstream.url]), limits=Limits(max_body_bytes=LIMIT)) as running:
         yield running
@@ -56,7 +54,7 @@ def test_malformed_bodies_get_400(http: httpx.Client, path: str, body: bytes) ->
     assert error_of(response)["type"] == "invalid_request_error"
 
 
-def test_error_names_field_and_value_and_request_id(http: httpx.Client, chat: Callable[..., Any]) -> None:
+def test_error_names_field_and_value_and_request_id(http: httpx.Client) -> None:
     response = http.post("/v1/chat/completions", json=chat("x", temperature=7), headers={"x-request-id": "abc-1"})
     error = error_of(response)
     assert (response.status_code, error["param"]) == (400, "temperature")
@@ -80,26 +78,26 @@ def test_unknown_paths_and_methods_have_openai_errors(http: httpx.Client) -> Non
     assert error_of(response)["type"] == "invalid_request_error"
 
 
-def test_unknown_model_is_named_in_short_and_counted(http: httpx.Client, served: Any, chat: Callable[..., Any]) -> None:
+def test_unknown_model_is_named_in_short_and_counted(http: httpx.Client, served: Any) -> None:
     before = served.metric("slipstream_rejections_total", error="model_not_found")
     response = http.post("/v1/chat/completions", json={**chat("x"), "model": "m" * 50_000})
     assert (response.status_code, len(response.content) < 400) == (404, True)
     assert served.metric("slipstream_rejections_total", error="model_not_found") == before + 1
 
 
-def test_earlier_tool_calls_go_to_openai_servers(http: httpx.Client, chat: Callable[..., Any]) -> None:
+def test_earlier_tool_calls_go_to_openai_servers(http: httpx.Client) -> None:
     calls = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     body = chat("tokens=1")
     body["messages"].insert(0, {"role": "assistant", "content": None, "tool_calls": calls})
     assert http.post("/v1/chat/completions", json=body).status_code == 200
 
 
-def test_bad_mode_header_gets_400(http: httpx.Client, chat: Callable[..., Any]) -> None:
+def test_bad_mode_header_gets_400(http: httpx.Client) -> None:
     response = http.post("/v1/chat/completions", json=chat("x"), headers={"x-slipstream-mode": "warp"})
     assert (response.status_code, error_of(response)["param"]) == (400, "x-slipstream-mode")
 
 
-def test_odd_request_ids_are_replaced(http: httpx.Client, chat: Callable[..., Any]) -> None:
+def test_odd_request_ids_are_replaced(http: httpx.Client) -> None:
     for odd in (b"x" * 129, b"caf\xe9"):
         response = http.post("/v1/chat/completions", json=chat("x"), headers=[(b"x-request-id", odd)])
         assert response.status_code == 200
@@ -114,7 +112,7 @@ def test_client_that_leaves_inside_its_body_costs_nothing(served: Any) -> None:
     assert served.metric("slipstream_requests_in_flight") == 0
 
 
-def test_route_explains_and_runs_nothing(http: httpx.Client, served: Any, chat: Callable[..., Any]) -> None:
+def test_route_explains_and_runs_nothing(http: httpx.Client, served: Any) -> None:
     before = served.metric("slipstream_requests_total")
     answer = http.post("/v1/route", json=chat("hi", max_tokens=2)).json()
     assert (answer["arm"], answer["draft_length"], answer["pair"]) == ("plain", 0, "pair")
@@ -156,9 +154,7 @@ JSON = st.recursive(
 @example(path="/v1/completions", fields={"prompt": "slow"}, valid=True)  # by chance what a scripted server follows
 @example(path="/v1/completions", fields={"prompt": "die=0"}, valid=True)
 @settings(max_examples=150, deadline=None)
-def test_no_body_gets_500_or_hangs(
-    http: httpx.Client, chat: Callable[..., Any], path: str, fields: dict[str, Any], valid: bool
-) -> None:
+def test_no_body_gets_500_or_hangs(http: httpx.Client, path: str, fields: dict[str, Any], valid: bool) -> None:
     body = {**chat("tokens=1"), "prompt": "tokens=1", "input": "tokens=1", **fields} if valid else fields
     response = http.post(path, content=json.dumps(body))
     assert response.status_code in (200, 400, 404)

@@ -19,6 +19,8 @@ from slipstream_gateway.api.body import MAX_ELEMENTS, MAX_FIELDS, MAX_PARTS, Val
 from slipstream_gateway.api.parse import parse_completion_request
 from slipstream_gateway.api.request import NO_OVERRIDES, ON_LOOP_BYTES, BodyParser, RequestOverrides
 
+from tests.gateway.openai_server import OpenAiServer
+from tests.gateway.pair_manifest import manifest_text
 from tests.support.polling import PATIENCE_S, soon
 
 MANY = MAX_PARTS + 1
@@ -69,13 +71,8 @@ def test_values_are_counted_as_they_are(value: Any, escaped: bool, gap: str) -> 
 
 
 @pytest.fixture(scope="module")
-def http(
-    run_gateway: Callable[..., Any],
-    start_openai_server: Callable[..., Any],
-    manifest_text: Callable[..., str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[httpx.Client]:
-    upstream = start_openai_server(scripted=False)
+def http(run_gateway: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    upstream = OpenAiServer(scripted=False)
     path = tmp_path_factory.mktemp("bounds") / "pair.yaml"
     with (
         run_gateway(path, manifest_text([upstream.url])) as running,

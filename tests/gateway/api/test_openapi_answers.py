@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import jsonschema
 
+from tests.gateway.pair_manifest import chat, manifest_text
+
 DOCUMENT = json.loads((Path(__file__).parents[3] / "docs" / "reference" / "openapi.json").read_text(encoding="utf-8"))
 
 
@@ -27,7 +29,7 @@ def check(answer: httpx.Response, path: str) -> None:
 
 
 def test_answers_have_the_shapes_that_are_described(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     served = gateway(manifest_text([openai_server().url]))
     with httpx.Client(base_url=served.url, timeout=15) as client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +12,9 @@ from slipstream_core.errors import CommandError
 from slipstream_tools.bench.client import Answer, BenchClient
 from slipstream_tools.bench.plan import parse_mode
 from slipstream_tools.bench.terminal import Progress, clock
+
+from tests.gateway.openai_server import OpenAiServer
+from tests.gateway.pair_manifest import chat
 
 
 def ask(url: str, *bodies: Mapping[str, Any], timeout_s: float = 10.0) -> list[Answer]:
@@ -30,9 +33,7 @@ def prompt(script: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", ["", "crlf", "split=1", "split=7"])
-def test_answers_are_read_however_they_are_cut(
-    openai_server: Any, chat: Callable[..., dict[str, Any]], how: str
-) -> None:
+def test_answers_are_read_however_they_are_cut(openai_server: Any, how: str) -> None:
     server = openai_server()
     [answer] = ask(server.url, chat(f"tokens=4 gap=0.1 {how}"))
     assert (answer.error, answer.text, answer.output_tokens, answer.prompt_tokens) == (None, "w0 w1 w2 w3 ", 4, 5)
@@ -57,7 +58,7 @@ def test_answers_are_read_however_they_are_cut(
     ],
 )
 def test_broken_answers_are_errors_and_the_next_request_is_none(
-    openai_server: Any, chat: Callable[..., dict[str, Any]], script: str, error: str, timeout_s: float
+    openai_server: Any, script: str, error: str, timeout_s: float
 ) -> None:
     broken, whole = ask(openai_server().url, chat(script), chat("tokens=2"), timeout_s=timeout_s)
     assert broken.error is not None
@@ -65,18 +66,16 @@ def test_broken_answers_are_errors_and_the_next_request_is_none(
     assert (whole.error, whole.text) == (None, "w0 w1 ")
 
 
-def test_a_kept_connection_that_the_server_closed_is_replaced(
-    start_openai_server: Any, chat: Callable[..., dict[str, Any]], free_ports: Any
-) -> None:
+def test_a_kept_connection_that_the_server_closed_is_replaced(free_ports: Any) -> None:
     """The server leaves after a refusal, which keeps the connection; another one takes its place."""
 
     async def run() -> list[Answer]:
         [port] = free_ports(1)
-        first = await asyncio.to_thread(start_openai_server, port)
+        first = await asyncio.to_thread(OpenAiServer, port)
         client = BenchClient(first.url, api_key=None, timeout_s=10.0)
         answers = [await client.run(chat("status=418"), {})]
         await asyncio.to_thread(first.stop)
-        second = await asyncio.to_thread(start_openai_server, port)
+        second = await asyncio.to_thread(OpenAiServer, port)
         answers.append(await client.run(chat("tokens=2"), {}))
         await client.close()
         await asyncio.to_thread(second.stop)

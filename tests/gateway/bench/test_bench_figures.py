@@ -12,6 +12,8 @@ from slipstream_tools.bench.speculation import positions
 from slipstream_tools.bench.summarize import summarize
 from slipstream_tools.bench.summary import Cell, OracleFigures, Summary, Thresholds
 
+from tests.gateway.bench.rows import results, row
+
 Rows = Callable[..., Row]
 
 
@@ -28,7 +30,7 @@ def cell(summary: Summary, request_class: str = "all", length: str = "all", conc
     return found
 
 
-def test_cells_are_by_class_and_by_the_plain_answers_length(row: Rows, results: Callable[..., Results]) -> None:
+def test_cells_are_by_class_and_by_the_plain_answers_length() -> None:
     lengths = {0: 40, 1: 41, 2: 128, 3: 129}
     rows = [row(index, "plain", output_tokens=count, label="a") for index, count in lengths.items()]
     rows += [row(index, "speculative", output_tokens=7, label="a") for index in lengths]
@@ -41,7 +43,7 @@ def test_cells_are_by_class_and_by_the_plain_answers_length(row: Rows, results: 
     }  # fmt: skip
 
 
-def test_differences_are_paired_and_failures_are_left_out(row: Rows, results: Callable[..., Results]) -> None:
+def test_differences_are_paired_and_failures_are_left_out() -> None:
     rows = [row(0, "plain", e2e_s=1.0), row(0, "speculative", e2e_s=0.5)]
     rows += [row(1, "plain", e2e_s=3.0), row(1, "speculative", e2e_s=3.5, text_hash="other")]
     rows += [row(2, "plain", e2e_s=9.0), row(2, "speculative", error="timeout", e2e_s=None)]
@@ -55,7 +57,7 @@ def test_differences_are_paired_and_failures_are_left_out(row: Rows, results: Ca
     assert (compared.e2e_s.low, compared.e2e_s.high) == (-0.5, 0.5)
 
 
-def test_sampled_answers_are_not_compared_for_parity(row: Rows, results: Callable[..., Results]) -> None:
+def test_sampled_answers_are_not_compared_for_parity() -> None:
     hot = {"model": "m", "prompt": "x", "temperature": 0.7}
     rows = [row(0, "plain", request=hot), row(0, "speculative", request=hot, text_hash="other")]
     summary = summed(results(rows))
@@ -63,7 +65,7 @@ def test_sampled_answers_are_not_compared_for_parity(row: Rows, results: Callabl
     assert not any("differ from plain's" in warning for warning in summary.warnings)
 
 
-def test_an_answer_is_charged_its_share_of_the_servers_time(row: Rows, results: Callable[..., Results]) -> None:
+def test_an_answer_is_charged_its_share_of_the_servers_time() -> None:
     fields: dict[str, Any] = {"concurrency": 4, "e2e_s": 8.0, "output_tokens": 500}
     rows = [row(index, mode, **fields) for index in range(2) for mode in ("plain", "speculative")]
     modes = cell(summed(results(rows), Prices(plain=3600.0, speculative=7200.0)), concurrency=4).modes
@@ -76,7 +78,7 @@ def test_an_answer_is_charged_its_share_of_the_servers_time(row: Rows, results: 
     assert cell(summed(results(rows)), concurrency=4).modes["plain"].cost_per_response is None
 
 
-def test_throughput_counts_the_time_with_requests_in_flight(row: Rows, results: Callable[..., Results]) -> None:
+def test_throughput_counts_the_time_with_requests_in_flight() -> None:
     spans = [(0.0, 4.0), (1.0, 2.0), (10.0, 2.0)]  # start and duration: 6 s in all
     rows = [
         row(index, "plain", started_s=start, e2e_s=duration, output_tokens=100)
@@ -85,7 +87,7 @@ def test_throughput_counts_the_time_with_requests_in_flight(row: Rows, results: 
     assert cell(summed(results(rows))).modes["plain"].throughput_tokens_per_s == pytest.approx(50.0)
 
 
-def test_drafts_are_added_up(row: Rows, results: Callable[..., Results]) -> None:
+def test_drafts_are_added_up() -> None:
     fields: dict[str, Any] = {"drafted": 40, "accepted": 30, "steps": 10, "output_tokens": 41, "draft_length": 4}
     rows = [row(0, "speculative", **fields, rejected_at=(1, 2, 0, 1)), row(1, "speculative", drafted=0)]
     drafts = cell(summed(results(rows))).modes["speculative"].speculation
@@ -94,7 +96,7 @@ def test_drafts_are_added_up(row: Rows, results: Callable[..., Results]) -> None
     assert [(one.reached, one.accepted) for one in drafts.positions] == [(10, 9), (9, 7), (7, 7), (7, 6)][:4]
 
 
-def test_positions_add_up_to_the_accepted_tokens(row: Rows) -> None:
+def test_positions_add_up_to_the_accepted_tokens() -> None:
     """The last of ten steps drafted two tokens and not four, so that 27 tokens were accepted and not 29."""
     [*found] = positions([row(0, "speculative", draft_length=4, steps=10, rejected_at=(1, 2, 0, 1), accepted=27)])
     assert sum(one.accepted for one in found) == 27
@@ -102,14 +104,14 @@ def test_positions_add_up_to_the_accepted_tokens(row: Rows) -> None:
     assert all(one.share == one.accepted / one.reached for one in found)
 
 
-def test_few_requests_are_warned_of(row: Rows, results: Callable[..., Results]) -> None:
+def test_few_requests_are_warned_of() -> None:
     few = [row(index, "plain") for index in range(99)]
     assert "fewer than 100 requests (all/all 99" in summed(results(few)).warnings[0]
     assert summed(results([*few, row(99, "plain")])).warnings == ()
 
 
 @pytest.fixture(scope="module")
-def routed(row: Rows, results: Callable[..., Results]) -> Summary:
+def routed() -> Summary:
     """300 requests: even ones save 0.6 s of 1 s, odd ones would lose 0.1 s of 0.2 s. Routed speculates always in its
     first 200, then always rightly; it predicts savings in the right order."""
     rows = []
@@ -158,7 +160,7 @@ def test_predictions_are_held_against_what_was_measured(routed: Summary) -> None
     assert warm["short"] == warm["long"] == (1.0, 1.0)
 
 
-def test_points_and_break_even_terms_are_for_plots(routed: Summary, row: Rows, results: Callable[..., Results]) -> None:
+def test_points_and_break_even_terms_are_for_plots(routed: Summary) -> None:
     assert len(routed.points) == 300
     point = routed.points[0]
     assert (point.plain_s, point.speculative_s, point.saving_s) == (1.0, 0.4, 0.6)
@@ -174,7 +176,7 @@ def test_points_and_break_even_terms_are_for_plots(routed: Summary, row: Rows, r
     assert terms.draft_length == 5
 
 
-def test_rounds_and_drafts_are_kept_apart(row: Rows, results: Callable[..., Results]) -> None:
+def test_rounds_and_drafts_are_kept_apart() -> None:
     rows = [
         row(index, mode, round=number, draft=draft)
         for draft in ("a", "b")
@@ -190,9 +192,7 @@ def test_rounds_and_drafts_are_kept_apart(row: Rows, results: Callable[..., Resu
     ]
 
 
-def test_always_speculative_is_one_mode_whichever_was_answered_first(
-    row: Rows, results: Callable[..., Results]
-) -> None:
+def test_always_speculative_is_one_mode_whichever_was_answered_first() -> None:
     modes, times = ("plain", "speculative:2", "speculative:6", "routed"), (1.0, 0.8, 0.2, 0.8)
     rows = [
         row(index, mode, e2e_s=seconds)
@@ -204,7 +204,7 @@ def test_always_speculative_is_one_mode_whichever_was_answered_first(
     assert found.speculative_over_routed.estimate == pytest.approx(1.0)
 
 
-def test_a_class_of_a_few_requests_in_many_rounds_is_not_the_worst(row: Rows, results: Callable[..., Results]) -> None:
+def test_a_class_of_a_few_requests_in_many_rounds_is_not_the_worst() -> None:
     times = {"plain": 1.0, "speculative": 0.5, "routed": 2.0}
     rows = [
         row(index, mode, round=turn, e2e_s=seconds, label="rare")

@@ -19,12 +19,13 @@ from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import Thresholds
 from slipstream_tools.cli import main
 
+from tests.gateway.bench.rows import row
+from tests.gateway.pair_manifest import manifest_text
+
 MODES = ("plain", "speculative:2", "speculative:4")
 
 
-def class_rows(
-    row: Callable[..., Row], start: int, request_class: str, times_s: tuple[float, float, float], **fields: Any
-) -> list[Row]:
+def class_rows(start: int, request_class: str, times_s: tuple[float, float, float], **fields: Any) -> list[Row]:
     return [
         row(index, mode, e2e_s=seconds + index / 1e6, request_class=request_class, label="by name", **fields)
         for index in range(start, start + 40)
@@ -32,12 +33,12 @@ def class_rows(
     ]
 
 
-def test_rules_follow_the_verdicts_of_routings_own_classes(row: Callable[..., Row], tmp_path: Path) -> None:
-    rows = class_rows(row, 0, "summarization/long", (1.0, 0.6, 0.4))
-    rows += class_rows(row, 40, "summarization/short", (1.0, 1.1, 1.2))
-    rows += class_rows(row, 80, "short_qa/short", (1.0, 1.1, 1.2))
-    rows += class_rows(row, 120, "unknown/long", (1.0, 0.6, 0.4))
-    rows += class_rows(row, 160, "code/long", (1.0, 0.6, 0.4))[:30]  # ten pairs: not enough
+def test_rules_follow_the_verdicts_of_routings_own_classes(tmp_path: Path) -> None:
+    rows = class_rows(0, "summarization/long", (1.0, 0.6, 0.4))
+    rows += class_rows(40, "summarization/short", (1.0, 1.1, 1.2))
+    rows += class_rows(80, "short_qa/short", (1.0, 1.1, 1.2))
+    rows += class_rows(120, "unknown/long", (1.0, 0.6, 0.4))
+    rows += class_rows(160, "code/long", (1.0, 0.6, 0.4))[:30]  # ten pairs: not enough
     policy = measured_policy(
         default_policy(Metadata(name="embedded")),
         cases_of(rows),
@@ -59,21 +60,21 @@ def test_rules_follow_the_verdicts_of_routings_own_classes(row: Callable[..., Ro
     assert policy_route(path, EMBEDDED_MANIFEST, None).policy == policy
 
 
-def test_a_class_speculates_only_if_it_should_at_every_load(row: Callable[..., Row]) -> None:
-    rows = class_rows(row, 0, "summarization/long", (1.0, 0.6, 0.4))
-    rows += class_rows(row, 0, "summarization/long", (1.0, 1.1, 1.2), concurrency=8)
+def test_a_class_speculates_only_if_it_should_at_every_load() -> None:
+    rows = class_rows(0, "summarization/long", (1.0, 0.6, 0.4))
+    rows += class_rows(0, "summarization/long", (1.0, 1.1, 1.2), concurrency=8)
     policy = measured_policy(
         default_policy(Metadata(name="p")), cases_of(rows), MODES, thresholds=Thresholds(), prices=Prices(), seed=0
     )
     assert [(rule.name, rule.mode) for rule in policy.spec.classes] == [("summarization", "plain")]
 
 
-def test_rules_of_classes_without_a_verdict_stay(row: Callable[..., Row]) -> None:
+def test_rules_of_classes_without_a_verdict_stay() -> None:
     base = default_policy(Metadata(name="p"))
     names = ("summarization", "summarization/long", "code")
     rules = tuple(ClassRule(name=name, mode="speculative", draft_tokens=1) for name in names)
     base = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, classes=rules))
-    rows = class_rows(row, 0, "summarization/long", (1.0, 1.1, 1.2)) + class_rows(row, 40, "code/long", (1, 1, 1))[:30]
+    rows = class_rows(0, "summarization/long", (1.0, 1.1, 1.2)) + class_rows(40, "code/long", (1, 1, 1))[:30]
     policy = measured_policy(base, cases_of(rows), MODES, thresholds=Thresholds(), prices=Prices(), seed=0)
     found = {rule.name: (rule.mode, rule.draft_tokens) for rule in policy.spec.classes}
     assert found == {"summarization": ("plain", None), "code": ("speculative", 1)}
@@ -140,7 +141,7 @@ def test_another_draft_takes_the_place_of_the_pairs_own(draft: str, kind: str, s
     assert (pair.spec.draft.kind, pair.spec.draft.source) == (kind, source)
 
 
-def test_an_engine_of_its_own_has_no_draft_to_replace(manifest_text: Any, tmp_path: Path) -> None:
+def test_an_engine_of_its_own_has_no_draft_to_replace(tmp_path: Path) -> None:
     path = tmp_path / "pair.yaml"
     path.write_text(manifest_text(["http://127.0.0.1:1"]))
     with pytest.raises(CommandError, match="--drafts: ModelPair/pair has no draft to replace"):
@@ -162,11 +163,11 @@ def test_a_pair_of_a_cluster_keeps_its_namespace_revision_and_tokenizer(tmp_path
     assert (pair.spec.target.revision, pair.spec.target.tokenizer) == ("v2", str((tmp_path / "words").resolve()))
 
 
-def test_a_written_policy_has_no_null_and_keeps_the_thresholds_of_a_class(row: Callable[..., Row]) -> None:
+def test_a_written_policy_has_no_null_and_keeps_the_thresholds_of_a_class() -> None:
     held = ClassRule(name="code", thresholds=ClassThresholds(acceptance_floor=0.6))
     base = default_policy(Metadata(name="p"))
     base = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, classes=(held,)))
-    rows = class_rows(row, 0, "code/long", (1.0, 0.6, 0.4))
+    rows = class_rows(0, "code/long", (1.0, 0.6, 0.4))
     policy = measured_policy(base, cases_of(rows), MODES, thresholds=Thresholds(), prices=Prices(), seed=0)
     assert [(rule.mode, rule.thresholds) for rule in policy.spec.classes] == [("speculative", held.thresholds)]
     assert "null" not in dump([policy], whole=False).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,17 @@ from slipstream_gateway.decide.estimate import Learner
 from slipstream_tools.bench.cases import cases_of
 from slipstream_tools.bench.manifests import policy_route
 from slipstream_tools.bench.replay import Replay, Replayer
-from slipstream_tools.bench.results import Results, Row, read_results
+from slipstream_tools.bench.results import Row, read_results
 from slipstream_tools.cli import main
+
+from tests.gateway.bench.rows import results, row
 
 LONG = "Summarise this call for the CRM.\n\nAgent: Hello.\nCustomer: My router number {} drops the line.\n" * 3
 SHORT = "One-line status for order {}, please.\nOrder: lamp, status: in transit"
 
 
 @pytest.fixture
-def recorded(row: Callable[..., Row], results: Callable[..., Results], tmp_path: Path) -> Path:
+def recorded(tmp_path: Path) -> Path:
     """200 requests: long summaries that take 1 s plain and 0.4 s speculative, short lines with 0.1 s and 0.15 s."""
     rows: list[Row] = []
     for index in range(200):

@@ -16,6 +16,7 @@ from slipstream_tools.bench.results import Row, read_results
 from slipstream_tools.bench.summary import read_summary
 from slipstream_tools.cli import main
 
+from tests.gateway.pair_manifest import manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 
@@ -119,9 +120,8 @@ def test_what_the_server_refuses_is_recorded_and_the_run_goes_on(
 
 
 def test_a_gateway_that_does_not_let_clients_choose_is_refused(
-    gateway: Any, openai_server: Any, manifest_text: Any, bench_file: Callable[..., Path], tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    gateway: Any, openai_server: Any, bench_file: Callable[..., Path], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     text = manifest_text([openai_server().url], [openai_server().url]).replace("allowClientMode: true, ", "")
     started = gateway(text.replace("allowClientMode: true", "allowClientMode: false"))
     assert bench(started, bench_file(call("tokens=3")), tmp_path / "out") == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_core.errors import CommandError
 from slipstream_tools.bench.cases import Prices
-from slipstream_tools.bench.results import Results, Row
 from slipstream_tools.bench.summarize import summarize
 from slipstream_tools.bench.summary import Comparison, Interval, Summary, Thresholds
 from slipstream_tools.bench.verdict import check_expectation, judge, unmet
+
+from tests.gateway.bench.rows import pairs, results, row
 
 THRESHOLDS = Thresholds()
 
@@ -88,7 +88,7 @@ def test_a_lower_threshold_never_turns_speculate_away(
 
 
 @pytest.fixture(scope="module")
-def summary(pairs: Callable[..., list[Row]], results: Callable[..., Results], row: Callable[..., Row]) -> Summary:
+def summary() -> Summary:
     """Two classes: `good` gets twice as fast, `bad` a third slower; routed is right in one and wrong in the other."""
     times = [(1.0 + index / 100, 0.5 + index / 200) for index in range(40)]
     rows = pairs(times, label="good")
@@ -124,20 +124,20 @@ def test_expectations_that_do_not_exist_are_refused() -> None:
         check_expectation("good=maybe")
 
 
-def test_the_best_draft_length_is_judged(row: Callable[..., Row], results: Callable[..., Results]) -> None:
+def test_the_best_draft_length_is_judged() -> None:
     times = {"plain": 1.0, "speculative:2": 0.7, "speculative:4": 0.4, "speculative:8": 1.2}
     rows = [row(index, mode, e2e_s=seconds) for index in range(30) for mode, seconds in times.items()]
     [verdict] = summarize(results(rows), thresholds=THRESHOLDS, prices=Prices()).verdicts
     assert (verdict.verdict, verdict.mode, verdict.draft_length) == ("speculate", "speculative:4", 4)
 
 
-def test_without_plain_there_is_no_verdict(row: Callable[..., Row], results: Callable[..., Results]) -> None:
+def test_without_plain_there_is_no_verdict() -> None:
     summary = summarize(results([row(0, "speculative")]), thresholds=THRESHOLDS, prices=Prices())
     assert summary.verdicts == ()
     assert any("the mode plain was not measured" in warning for warning in summary.warnings)
 
 
-def test_rounds_are_no_further_requests(row: Callable[..., Row], results: Callable[..., Results]) -> None:
+def test_rounds_are_no_further_requests() -> None:
     times = {"plain": 1.0, "speculative": 0.4}
     rows = [
         row(index, mode, round=turn, e2e_s=seconds)

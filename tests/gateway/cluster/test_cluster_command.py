@@ -16,6 +16,7 @@ from slipstream_core.kube.environment import default_kubeconfig, own_namespace
 from slipstream_core.manifest.reports import REPORT_SELECTOR, read_report
 from slipstream_tools.cli import main
 
+from tests.gateway.pair_manifest import chat
 from tests.support import gateway_process
 from tests.support.kube import KubeApiServer
 from tests.support.polling import PATIENCE_S, eventually
@@ -77,13 +78,7 @@ def _reports(kube: KubeApiServer, namespace: str) -> list[Any]:
 
 
 def test_every_worker_watches_and_reports_and_obeys_kubectl_within_the_memory_of_a_worker(
-    kube: KubeApiServer,
-    crds: None,
-    namespace: str,
-    start: Callable[..., Process],
-    openai_server: Any,
-    chat: Any,
-    tmp_path: Path,
+    kube: KubeApiServer, crds: None, namespace: str, start: Callable[..., Process], openai_server: Any, tmp_path: Path
 ) -> None:
     objects = PAIR.format(plain=openai_server().url, speculative=openai_server().url)
     kube.client().apply_yaml(objects, namespace=namespace)

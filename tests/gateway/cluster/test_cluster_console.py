@@ -13,6 +13,7 @@ import pytest
 from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
 from slipstream_core.settings import AdminSettings, AuditSettings, ClusterSettings, GatewaySettings, Pod
 
+from tests.gateway.pair_manifest import chat
 from tests.support.browser import chromium
 from tests.support.polling import eventually
 
@@ -90,7 +91,7 @@ def acme(space: Any, openai_server: Any) -> Any:
 
 
 def test_the_page_shows_the_operators_decisions_and_turns_the_pairs_switch(
-    acme: Any, serve: Any, chat: Any, tmp_path: Path
+    acme: Any, serve: Any, tmp_path: Path
 ) -> None:
     first, second = (serve(_settings(acme, tmp_path, pod=pod)) for pod in ("gateway-0", "gateway-1"))
     key = f"{acme.name}/acme"

@@ -11,6 +11,7 @@ import pytest
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
 from slipstream_gateway.sources.cluster.source import FIRST_LIST_WITH_KEPT_S
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import eventually
 
 
@@ -51,9 +52,7 @@ def engine(openai_server: Any) -> dict[str, Any]:
     return {"kind": "external", "arms": {"plain": _arm(openai_server().url), "speculative": _arm(openai_server().url)}}
 
 
-def test_a_merge_patch_of_the_kill_switch_makes_the_next_decisions_plain(
-    space: Any, serve: Any, engine: Any, chat: Any
-) -> None:
+def test_a_merge_patch_of_the_kill_switch_makes_the_next_decisions_plain(space: Any, serve: Any, engine: Any) -> None:
     space.pair("acme", engine=engine)
     space.policy("acme", allowClientMode=True, holdBackShare=0)
     gateway = serve(_settings(space))
@@ -71,9 +70,7 @@ def test_a_merge_patch_of_the_kill_switch_makes_the_next_decisions_plain(
     eventually(lambda: decision() == ("speculative", "client_asked"), "revived")
 
 
-def test_a_pair_without_servers_is_answered_with_503_and_others_are_served(
-    space: Any, serve: Any, engine: Any, chat: Any
-) -> None:
+def test_a_pair_without_servers_is_answered_with_503_and_others_are_served(space: Any, serve: Any, engine: Any) -> None:
     space.triton_pair("cold")
     space.pair("acme", engine=engine)
     gateway = serve(_settings(space))
@@ -88,7 +85,7 @@ def test_a_pair_without_servers_is_answered_with_503_and_others_are_served(
     assert ready["models"] == {"cold": "no server is ready"}
 
 
-def test_a_start_with_nothing_is_ready_and_says_so(serve: Any, chat: Any, tmp_path: Path) -> None:
+def test_a_start_with_nothing_is_ready_and_says_so(serve: Any, tmp_path: Path) -> None:
     cluster = ClusterSettings(kubeconfig=_nowhere(tmp_path), snapshot=tmp_path / "none.json")
     gateway = serve(GatewaySettings(cluster=cluster))
 
@@ -102,7 +99,7 @@ def test_a_start_with_nothing_is_ready_and_says_so(serve: Any, chat: Any, tmp_pa
 
 
 def test_a_start_with_a_fallback_file_serves_it_plainly(
-    serve: Any, chat: Any, openai_server: Any, manifest_text: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Any, openai_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A start that waited for the cluster as one without anything kept does would be given up by `serve`.
     monkeypatch.setattr("slipstream_gateway.sources.cluster.source.FIRST_LIST_S", 600.0)

@@ -14,6 +14,7 @@ import pytest
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.reflector import Reflector
 
+from tests.gateway.pair_manifest import manifest_text
 from tests.support.polling import soon
 
 
@@ -151,7 +152,7 @@ async def test_a_snapshot_keeps_the_last_usable_version_of_a_broken_pair_and_its
 
 
 async def test_a_fallback_gives_way_to_the_cluster_once_that_is_heard_and_leaves_no_snapshot(
-    space: Any, outages: Any, aside: Any, watch: Any, manifest_text: Any, tmp_path: Path
+    space: Any, outages: Any, aside: Any, watch: Any, tmp_path: Path
 ) -> None:
     space.pair("acme")
     fallback, snapshot = tmp_path / "fallback.yaml", tmp_path / "snapshot.json"
@@ -171,7 +172,7 @@ async def test_a_fallback_gives_way_to_the_cluster_once_that_is_heard_and_leaves
 
 
 async def test_an_empty_cluster_takes_the_place_of_a_fallback(
-    space: Any, outages: Any, aside: Any, watch: Any, manifest_text: Any, tmp_path: Path
+    space: Any, outages: Any, aside: Any, watch: Any, tmp_path: Path
 ) -> None:
     fallback = tmp_path / "fallback.yaml"
     fallback.write_text(manifest_text(["http://127.0.0.1:9"]))

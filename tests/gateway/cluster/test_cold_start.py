@@ -13,6 +13,7 @@ import pytest
 from slipstream_core.manifest.reports import read_report
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings, Limits
 
+from tests.gateway.pair_manifest import chat
 from tests.support.polling import PATIENCE_S, eventually
 
 PAIR_KEY = "{}/ModelPair/acme"
@@ -63,9 +64,7 @@ def _in_use(space: Any) -> list[str]:
     return [pair for lease in space.reports() if (report := read_report(lease)) for pair in report.in_use]
 
 
-def test_requests_wait_until_the_first_server_is_ready(
-    space: Any, serve: Any, chat: Any, sleeping: Any, wake: Any
-) -> None:
+def test_requests_wait_until_the_first_server_is_ready(space: Any, serve: Any, sleeping: Any, wake: Any) -> None:
     sleeping()
     gateway = serve(_settings(space))
 
@@ -89,7 +88,7 @@ def test_requests_wait_until_the_first_server_is_ready(
     assert "models" not in httpx.get(f"{gateway.url}/health/ready").json()
 
 
-def test_a_request_waits_for_a_limited_time(space: Any, serve: Any, chat: Any, sleeping: Any) -> None:
+def test_a_request_waits_for_a_limited_time(space: Any, serve: Any, sleeping: Any) -> None:
     sleeping(coldStartSeconds=1)
     gateway = serve(_settings(space))
     reply = httpx.post(f"{gateway.url}/v1/chat/completions", json=chat("tokens=3", stream=True))
@@ -98,7 +97,7 @@ def test_a_request_waits_for_a_limited_time(space: Any, serve: Any, chat: Any, s
     assert reply.json()["error"]["message"] == "No server for the model 'acme' was ready within 1 s."
 
 
-def test_a_clients_deadline_ends_its_wait(space: Any, serve: Any, chat: Any, sleeping: Any) -> None:
+def test_a_clients_deadline_ends_its_wait(space: Any, serve: Any, sleeping: Any) -> None:
     sleeping()
     gateway = serve(_settings(space))
     headers = {"x-request-timeout": "0.5"}
@@ -106,7 +105,7 @@ def test_a_clients_deadline_ends_its_wait(space: Any, serve: Any, chat: Any, sle
     assert (reply.status_code, reply.json()["error"]["code"]) == (504, "deadline_exceeded")
 
 
-def test_a_limited_number_of_requests_waits(space: Any, serve: Any, chat: Any, sleeping: Any, wake: Any) -> None:
+def test_a_limited_number_of_requests_waits(space: Any, serve: Any, sleeping: Any, wake: Any) -> None:
     sleeping()
     gateway = serve(_settings(space, limits=Limits(max_queued=1)))
 
@@ -124,7 +123,7 @@ def test_a_limited_number_of_requests_waits(space: Any, serve: Any, chat: Any, s
         assert first.result().status_code == 200
 
 
-def test_a_client_that_leaves_no_longer_waits(space: Any, serve: Any, chat: Any, sleeping: Any) -> None:
+def test_a_client_that_leaves_no_longer_waits(space: Any, serve: Any, sleeping: Any) -> None:
     sleeping()
     gateway = serve(_settings(space))
     with pytest.raises(httpx.ReadTimeout):
@@ -133,7 +132,7 @@ def test_a_client_that_leaves_no_longer_waits(space: Any, serve: Any, chat: Any,
     assert _in_use(space) == [PAIR_KEY.format(space.name)]
 
 
-def test_the_deletion_of_the_pair_ends_the_wait(space: Any, serve: Any, chat: Any, sleeping: Any) -> None:
+def test_the_deletion_of_the_pair_ends_the_wait(space: Any, serve: Any, sleeping: Any) -> None:
     sleeping()
     gateway = serve(_settings(space))
     with ThreadPoolExecutor(1) as clients:
@@ -145,7 +144,7 @@ def test_the_deletion_of_the_pair_ends_the_wait(space: Any, serve: Any, chat: An
         assert reply.result().status_code == 404
 
 
-def test_pairs_that_do_not_scale_to_zero_fail_at_once(space: Any, serve: Any, chat: Any, sleeping: Any) -> None:
+def test_pairs_that_do_not_scale_to_zero_fail_at_once(space: Any, serve: Any, sleeping: Any) -> None:
     sleeping(minReplicas=1)
     gateway = serve(_settings(space))
     began_s = time.monotonic()
@@ -155,7 +154,7 @@ def test_pairs_that_do_not_scale_to_zero_fail_at_once(space: Any, serve: Any, ch
     assert json.loads(reply.text)["error"]["message"] == "No server for the model 'acme' is up."
 
 
-def test_a_vanished_api_server_hangs_no_request(outages: Any, new_space: Any, serve: Any, chat: Any) -> None:
+def test_a_vanished_api_server_hangs_no_request(outages: Any, new_space: Any, serve: Any) -> None:
     space = new_space(outages)
     parts = {"target": {"source": "acme/target"}, "draft": {"kind": "ngram"}, "engine": {"kind": "vllm"}}
     scaling = {"minReplicas": 0, "maxReplicas": 2, "coldStartSeconds": 2}

@@ -9,12 +9,13 @@ from typing import Any
 import httpx
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
 
+from tests.gateway.pair_manifest import chat
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.polling import PATIENCE_S, eventually
 
 
 def test_pair_of_another_namespace_does_not_get_the_name_while_its_owner_makes_it_anew(
-    space: Any, new_space: Callable[[], Any], serve: Any, openai_server: Any, chat: Any, tmp_path: Path
+    space: Any, new_space: Callable[[], Any], serve: Any, openai_server: Any, tmp_path: Path
 ) -> None:
     owner, other = space, new_space(space.server)
     servers = {each.name: openai_server() for each in (owner, other)}

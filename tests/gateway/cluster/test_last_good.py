@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
 
+from tests.gateway.pair_manifest import chat
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.polling import eventually
 
@@ -19,7 +20,7 @@ def _kept_generations(space: Any) -> list[int | None]:
 
 
 def test_a_gateway_that_starts_speculates_by_the_last_good_pair_and_policy(
-    space: Any, serve: Any, openai_server: Any, chat: Any, tmp_path: Path
+    space: Any, serve: Any, openai_server: Any, tmp_path: Path
 ) -> None:
     arms = {
         arm: {"protocol": "openai", "endpoints": [openai_server().url], "model": "up"}

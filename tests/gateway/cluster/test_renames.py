@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
 
+from tests.gateway.pair_manifest import chat
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.polling import PATIENCE_S, eventually
 
@@ -27,7 +28,7 @@ def _status(space: Any, name: str) -> dict[str, Any]:
 
 
 def test_name_that_clients_use_stays_until_an_annotation_lets_it_go_and_running_answers_end(
-    space: Any, serve: Any, openai_server: Any, chat: Any, tmp_path: Path
+    space: Any, serve: Any, openai_server: Any, tmp_path: Path
 ) -> None:
     server = openai_server()
     _external(space, server, "acme")
@@ -71,7 +72,7 @@ def test_name_that_clients_use_stays_until_an_annotation_lets_it_go_and_running_
 
 
 def test_deletion_of_a_pair_in_use_is_announced_and_running_answers_end(
-    space: Any, serve: Any, openai_server: Any, chat: Any, tmp_path: Path
+    space: Any, serve: Any, openai_server: Any, tmp_path: Path
 ) -> None:
     server = openai_server()
     for name in ("acme", "idle"):

@@ -9,6 +9,8 @@ import httpx
 import msgspec
 from slipstream_core.settings import ConformanceSettings, HealthSettings
 
+from tests.gateway.openai_server import OpenAiServer
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
 
@@ -29,7 +31,7 @@ def _conformance(gateway: Any) -> list[dict[str, Any]]:
 
 
 def test_nothing_speculates_before_the_first_check_and_plain_decoding_waits_for_none(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+    gateway: Make, openai_server: Make
 ) -> None:
     plain, speculative = openai_server(), openai_server()
     speculative.slow_s = 60.0  # a check that takes long
@@ -40,7 +42,7 @@ def test_nothing_speculates_before_the_first_check_and_plain_decoding_waits_for_
     assert _conformance(running)[0]["checked_s"] is None
 
 
-def test_a_slow_server_is_checked_as_well(gateway: Make, openai_server: Make, manifest_text: Make, chat: Make) -> None:
+def test_a_slow_server_is_checked_as_well(gateway: Make, openai_server: Make) -> None:
     """The first check takes longer than it may."""
     plain, speculative = openai_server(), openai_server()
     speculative.slow_s = 0.25
@@ -51,7 +53,7 @@ def test_a_slow_server_is_checked_as_well(gateway: Make, openai_server: Make, ma
 
 
 def test_greedy_speculation_begins_with_a_check_and_sampled_with_one_that_passed(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+    gateway: Make, openai_server: Make
 ) -> None:
     """The scripted servers give no token ids, so that no check of sampled answers ever passes."""
     plain, speculative = openai_server(), openai_server()
@@ -66,7 +68,7 @@ def test_greedy_speculation_begins_with_a_check_and_sampled_with_one_that_passed
 
 
 def test_server_that_refuses_the_probes_stays_unverified_and_the_finding_says_so(
-    gateway: Make, openai_server: Make, manifest_text: Make
+    gateway: Make, openai_server: Make
 ) -> None:
     plain, speculative = openai_server(), openai_server()
     speculative.status = 400
@@ -78,34 +80,28 @@ def test_server_that_refuses_the_probes_stays_unverified_and_the_finding_says_so
     assert running.metric("slipstream_conformance_checks_total", result="no_data") >= 2.0
 
 
-def test_without_conformance_every_engine_is_trusted(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
+def test_without_conformance_every_engine_is_trusted(gateway: Make, openai_server: Make) -> None:
     plain, speculative = openai_server(), openai_server()
     running = gateway(manifest_text([plain.url], [speculative.url]))
     assert _reason(running, chat("tokens=2", temperature=0.8)) == "client_asked"
     assert _conformance(running) == []
 
 
-def test_server_is_checked_again_after_it_was_away(
-    gateway: Make, start_openai_server: Make, openai_server: Make, manifest_text: Make
-) -> None:
-    plain, speculative = openai_server(), start_openai_server(*lasting_ports(1))
+def test_server_is_checked_again_after_it_was_away(gateway: Make, openai_server: Make) -> None:
+    plain, speculative = openai_server(), OpenAiServer(*lasting_ports(1))
     text = manifest_text([plain.url], [speculative.url])
     running = gateway(text, conformance=ON, health=HealthSettings(unreachable_in_a_row=1))
     eventually(lambda: bool(speculative.requests) and _conformance(running)[0]["checked_s"] is not None)
     speculative.stop()
     eventually(lambda: _conformance(running)[0]["findings"] == [])
-    again = start_openai_server(speculative.port)
+    again = OpenAiServer(speculative.port)
     try:
         eventually(lambda: bool(again.requests))
     finally:
         again.stop()
 
 
-def test_servers_of_a_new_manifest_are_checked_and_old_ones_forgotten(
-    gateway: Make, openai_server: Make, manifest_text: Make
-) -> None:
+def test_servers_of_a_new_manifest_are_checked_and_old_ones_forgotten(gateway: Make, openai_server: Make) -> None:
     plain, before, after = openai_server(), openai_server(), openai_server()
     running = gateway(manifest_text([plain.url], [before.url]), conformance=ON)
     eventually(lambda: bool(before.requests))

@@ -11,6 +11,8 @@ import pytest
 from slipstream_core.settings import ConformanceSettings
 
 from tests.gateway.conformance.scripted_engine import ScriptedEngine
+from tests.gateway.conformance.vllm_pair import vllm_pair
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
@@ -44,7 +46,7 @@ def _results(server: dict[str, Any]) -> dict[str, str]:
     [(", killSwitch: true", "kill switch"), (", enabled: false", "not enabled"), (None, "no SpeculationPolicy")],
 )
 def test_no_draft_is_probed_while_the_pair_may_not_speculate(
-    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, policy: str | None, why: str
+    gateway: Make, engine: ScriptedEngine, policy: str | None, why: str
 ) -> None:
     engine.slow_s = 60.0
     running = gateway(vllm_pair("acme", engine.url), conformance=ON)
@@ -62,7 +64,7 @@ def test_no_draft_is_probed_while_the_pair_may_not_speculate(
 
 
 def test_check_without_drafts_says_nothing_and_is_logged_once(
-    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, caplog: pytest.LogCaptureFixture
+    gateway: Make, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.drafts = False
     running = gateway(vllm_pair("acme", engine.url), conformance=OFTEN)
@@ -77,7 +79,7 @@ def test_check_without_drafts_says_nothing_and_is_logged_once(
     eventually(lambda: _server(running)["withheld"] == {})
 
 
-def test_check_without_drafts_gives_no_capability_back(gateway: Make, engine: ScriptedEngine, vllm_pair: Make) -> None:
+def test_check_without_drafts_gives_no_capability_back(gateway: Make, engine: ScriptedEngine) -> None:
     engine.garbage = True
     running = gateway(vllm_pair("acme", engine.url), conformance=OFTEN)
     assert _verdict(running)["withheld"] == {"sampled_speculation": "engine_not_lossless"}
@@ -86,9 +88,7 @@ def test_check_without_drafts_gives_no_capability_back(gateway: Make, engine: Sc
     assert _server(running)["withheld"] == {"sampled_speculation": "engine_not_lossless"}
 
 
-def test_longer_drafts_than_those_that_were_judged_are_checked_anew(
-    gateway: Make, engine: ScriptedEngine, vllm_pair: Make
-) -> None:
+def test_longer_drafts_than_those_that_were_judged_are_checked_anew(gateway: Make, engine: ScriptedEngine) -> None:
     engine.facts = {**(engine.facts or {}), "limit": 2}
     running = gateway(vllm_pair("acme", engine.url), conformance=ON)
     _verdict(running)
@@ -98,7 +98,7 @@ def test_longer_drafts_than_those_that_were_judged_are_checked_anew(
 
 
 def test_refused_key_is_told_and_nothing_speculates(
-    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, caplog: pytest.LogCaptureFixture
+    gateway: Make, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.refuse = lambda body: 401
     running = gateway(vllm_pair("acme", engine.url), conformance=ON)
@@ -110,7 +110,7 @@ def test_refused_key_is_told_and_nothing_speculates(
 
 
 def test_server_that_refuses_sampled_probes_has_no_verdict_on_greedy_ones(
-    gateway: Make, engine: ScriptedEngine, vllm_pair: Make
+    gateway: Make, engine: ScriptedEngine
 ) -> None:
     """Greedy answers beside no sampled one are not those of traffic."""
     engine.refuse = lambda body: 400 if body["temperature"] > 0 else None
@@ -121,7 +121,7 @@ def test_server_that_refuses_sampled_probes_has_no_verdict_on_greedy_ones(
 
 
 def test_greedy_answers_are_compared_where_a_server_knows_openais_parameters_alone(
-    gateway: Make, engine: ScriptedEngine, manifest_text: Make
+    gateway: Make, engine: ScriptedEngine
 ) -> None:
     foreign = {"return_token_ids", "top_k", "repetition_penalty", "prompt_logprobs"}
     engine.refuse = lambda body: 400 if foreign & body.keys() else None
@@ -134,7 +134,7 @@ def test_greedy_answers_are_compared_where_a_server_knows_openais_parameters_alo
 
 
 def test_server_that_is_away_during_a_repeated_check_is_unverified_at_once(
-    gateway: Make, engine: ScriptedEngine, manifest_text: Make
+    gateway: Make, engine: ScriptedEngine
 ) -> None:
     often = ConformanceSettings(enabled=True, every_s=1.0, probe_s=1000.0)
     running = gateway(manifest_text([engine.url], [engine.url]), conformance=often)
@@ -147,7 +147,7 @@ def test_server_that_is_away_during_a_repeated_check_is_unverified_at_once(
 
 
 def test_server_that_is_never_spare_is_checked_all_the_same_one_probe_at_a_time(
-    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, chat: Make
+    gateway: Make, engine: ScriptedEngine
 ) -> None:
     running = gateway(vllm_pair("acme", engine.url), conformance=OFTEN)
     _verdict(running)
@@ -166,9 +166,7 @@ def test_server_that_is_never_spare_is_checked_all_the_same_one_probe_at_a_time(
     assert engine.most_in_flight == 2  # a probe, and the sampled request beside it
 
 
-def test_two_pairs_of_one_server_are_checked_once_with_the_longer_drafts(
-    gateway: Make, engine: ScriptedEngine, vllm_pair: Make
-) -> None:
+def test_two_pairs_of_one_server_are_checked_once_with_the_longer_drafts(gateway: Make, engine: ScriptedEngine) -> None:
     text = f"{vllm_pair('one', engine.url)}---\n{vllm_pair('two', engine.url, longest=6)}"
     running = gateway(text, conformance=ON)
     eventually(lambda: all(server["checked_s"] is not None for server in _servers(running)))
@@ -180,7 +178,7 @@ def test_two_pairs_of_one_server_are_checked_once_with_the_longer_drafts(
 
 
 def test_server_without_the_plugin_is_shown_as_what_it_is(
-    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, caplog: pytest.LogCaptureFixture
+    gateway: Make, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.facts = None
     running = gateway(vllm_pair("acme", engine.url), conformance=ON)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from slipstream_core.manifest import compile_table, parse
 from slipstream_core.settings import ConformanceSettings
@@ -13,8 +12,10 @@ from slipstream_gateway.conformance import Conformance
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 
+from tests.gateway.conformance.vllm_pair import vllm_pair
 
-async def test_distrust_of_the_second_pair_of_a_server_counts(vllm_pair: Callable[..., str]) -> None:
+
+async def test_distrust_of_the_second_pair_of_a_server_counts() -> None:
     fleet = Fleet(lambda key: RefusedUpstream("of the test"), clock=time.monotonic)
     admission = Admission(max_in_flight=9, max_queued=9, queue_timeout_s=1.0)
     conformance = Conformance(fleet=fleet, admission=admission, settings=ConformanceSettings(enabled=True))

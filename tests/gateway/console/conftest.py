@@ -15,6 +15,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from slipstream_tools.cli import main
 
+from tests.gateway.openai_server import OpenAiServer
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.browser import chromium
 from tests.support.draws import draws_of
 
@@ -35,9 +37,7 @@ def policy() -> str:
 
 
 @pytest.fixture
-def console(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str]
-) -> Callable[..., Any]:
+def console(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> Callable[..., Any]:
     """Starts a gateway with a server for each arm."""
 
     def start(**options: Any) -> Any:
@@ -49,13 +49,10 @@ def console(
 
 @pytest.fixture(scope="module")
 def untouched(
-    tmp_path_factory: pytest.TempPathFactory,
-    run_gateway: Callable[..., contextlib.AbstractContextManager[Any]],
-    start_openai_server: Callable[..., Any],
-    manifest_text: Callable[..., str],
+    tmp_path_factory: pytest.TempPathFactory, run_gateway: Callable[..., contextlib.AbstractContextManager[Any]]
 ) -> Iterator[Any]:
     """A gateway for tests that change nothing."""
-    server = start_openai_server()
+    server = OpenAiServer()
     path = tmp_path_factory.mktemp("untouched") / "pair.yaml"
     with run_gateway(path, manifest_text([server.url], [server.url], policy=POLICY)) as started:
         yield started
@@ -94,7 +91,7 @@ def _turns() -> Iterator[str]:
 
 
 @pytest.fixture
-def send(chat: Callable[..., dict[str, Any]]) -> Callable[..., list[httpx.Response]]:
+def send() -> Callable[..., list[httpx.Response]]:
     """Sends that many requests through a gateway, one after the other. Of a test's, the first one may speculate, the
     second is held back, and so on."""
     ids = _turns()

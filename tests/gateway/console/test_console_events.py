@@ -19,6 +19,7 @@ from slipstream_core.settings import AccessSettings
 from slipstream_gateway.console.feed import Feed
 from slipstream_tools.cli import main
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.gateway_process import Process, workers_that_serve
 from tests.support.polling import PATIENCE_S, eventually
 
@@ -129,7 +130,7 @@ async def test_a_producer_runs_only_while_somebody_looks() -> None:
     assert len(made) == stopped
 
 
-def test_nothing_of_a_prompt_or_an_answer_is_in_it(console: Console, chat: Callable[..., Any]) -> None:
+def test_nothing_of_a_prompt_or_an_answer_is_in_it(console: Console) -> None:
     url = console().url
     body = chat("Summarize the merger with Initech tokens=3", user="customer-4711")
     httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE_S).raise_for_status()
@@ -140,9 +141,8 @@ def test_nothing_of_a_prompt_or_an_answer_is_in_it(console: Console, chat: Calla
 
 @pytest.fixture
 def workers(
-    tmp_path: Path, openai_server: Callable[..., Any], manifest_text: Callable[..., str], policy: str,
-    free_ports: Callable[[int], list[int]],
-) -> Iterator[Process]:  # fmt: skip
+    tmp_path: Path, openai_server: Callable[..., Any], policy: str,
+    free_ports: Callable[[int], list[int]]) -> Iterator[Process]:  # fmt: skip
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text([openai_server().url], [openai_server().url], policy=policy))
     # The scripted servers cannot score answers.

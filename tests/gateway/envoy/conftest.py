@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.gateway.conftest import Gateway, OpenAiServer
+from tests.gateway.gateway_thread import Gateway
+from tests.gateway.openai_server import OpenAiServer
+from tests.gateway.pair_manifest import manifest_text
 from tests.support.envoy import Envoy
 from tests.support.ports import lasting_ports
 
@@ -36,7 +38,6 @@ def start_path(
     tmp_path: Path,
     openai_server: Callable[..., OpenAiServer],
     run_gateway: Callable[..., contextlib.AbstractContextManager[Gateway]],
-    manifest_text: Callable[..., str],
 ) -> Iterator[Callable[..., Way]]:
     """Starts a gateway with its filter, two servers and an Envoy; all are stopped after the test."""
     with contextlib.ExitStack() as stack:

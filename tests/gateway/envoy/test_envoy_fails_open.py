@@ -21,7 +21,8 @@ import pytest
 from slipstream_gateway.extproc.filter import ExternalProcessor, serving
 from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, ProcessingResponse
 
-from tests.gateway.conftest import OpenAiServer
+from tests.gateway.openai_server import OpenAiServer
+from tests.gateway.pair_manifest import manifest_text
 from tests.support.envoy import Envoy
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
@@ -67,7 +68,7 @@ def server(openai_server: Callable[..., OpenAiServer]) -> OpenAiServer:
 
 
 @pytest.fixture
-def filter_(tmp_path: Path, server: OpenAiServer, manifest_text: Callable[..., str]) -> Iterator[Filter]:
+def filter_(tmp_path: Path, server: OpenAiServer) -> Iterator[Filter]:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text([server.url]))
     started = Filter(manifest)
@@ -152,7 +153,7 @@ def test_a_filter_that_is_told_to_end_finishes_its_streams(envoy: Envoy, filter_
     assert "Traceback" not in filter_.child.communicate(timeout=PATIENCE_S)[1]
 
 
-def test_a_socket_file_serves_as_well(tmp_path: Path, server: OpenAiServer, manifest_text: Callable[..., str]) -> None:
+def test_a_socket_file_serves_as_well(tmp_path: Path, server: OpenAiServer) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text([server.url]))
     started = Filter(manifest, address=f"unix:{tmp_path}/with:colon")
@@ -163,9 +164,7 @@ def test_a_socket_file_serves_as_well(tmp_path: Path, server: OpenAiServer, mani
         started.stop()
 
 
-def test_a_socket_file_of_a_running_filter_is_in_use(
-    tmp_path: Path, server: OpenAiServer, manifest_text: Callable[..., str]
-) -> None:
+def test_a_socket_file_of_a_running_filter_is_in_use(tmp_path: Path, server: OpenAiServer) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text([server.url]))
     started = Filter(manifest, address=f"unix:{tmp_path}/filter")
@@ -229,9 +228,7 @@ def test_an_address_in_use_is_one_clear_message(filter_: Filter) -> None:
         (["--ext-proc", "0.0.0.0:9002"], "--ext-proc 0.0.0.0: other machines can reach it"),
     ],
 )
-def test_bad_addresses_are_refused(
-    tmp_path: Path, manifest_text: Callable[..., str], options: list[str], message: str
-) -> None:
+def test_bad_addresses_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
     command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(manifest), *options]

@@ -10,8 +10,8 @@ import openai
 import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
-from tests.gateway.conftest import Gateway
 from tests.gateway.envoy.conftest import MODES
+from tests.gateway.gateway_thread import Gateway
 from tests.support.envoy import Envoy
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 
 import pytest
-from slipstream_core.observation import Estimate, Forecast, Level, Observation
-from slipstream_core.types import Arm, RequestProfile, TaskType
-from slipstream_gateway.decide.estimate import ForecastQuery, Learner, priors
+from slipstream_core.observation import Estimate, Forecast, Level
+from slipstream_core.types import Arm, TaskType
+from slipstream_gateway.decide.estimate import Learner, priors
 
-Observe = Callable[..., Observation]
-Profile = Callable[..., RequestProfile]
-Ask = Callable[..., Forecast]
+from tests.gateway.learning.samples import forecast_for, observe, profile
 
 GAMMA = 4
 Z_80 = 1.2816
 
 
-@pytest.fixture
-def ask(observe: Observe, profile: Profile) -> Ask:
+def ask(
+    learner: Learner, *, load: float = 1.0, max_tokens: int | None = None, speculative_pool: str | None = "pool",
+    expected: float = 180.0, task: TaskType = TaskType.SUMMARIZATION, rare: float = 0.0, **fields: object,
+) -> Forecast:  # fmt: skip
     """A learner's forecast for the subject of an observation with `fields`."""
-
-    def forecast(
-        learner: Learner, *, load: float = 1.0, max_tokens: int | None = None, speculative_pool: str | None = "pool",
-        expected: float = 180.0, task: TaskType = TaskType.SUMMARIZATION, rare: float = 0.0, **fields: object,
-    ) -> Forecast:  # fmt: skip
-        seen = observe(**fields)
-        guess = profile(expected_output_tokens=expected, task=task, rare_probability=rare, rare_token_share=0.0)
-        return learner.forecast(ForecastQuery(
-            seen.subject, guess, plain_pool="pool", speculative_pool=speculative_pool, plain_load=load,
-            speculative_load=load, prompt_tokens=seen.prompt_tokens, max_tokens=max_tokens,
-        ))  # fmt: skip
-
-    return forecast
+    guess = profile(expected_output_tokens=expected, task=task, rare_probability=rare, rare_token_share=0.0)
+    return forecast_for(
+        learner, observe(**fields), guess, load=load, speculative=speculative_pool, max_tokens=max_tokens
+    )
 
 
 def speculate(
@@ -65,7 +55,7 @@ def covers(estimate: Estimate, truth: float) -> bool:
     return abs(estimate.mean - truth) <= Z_80 * estimate.se
 
 
-def test_twenty_requests_tell_length_and_acceptance(observe: Observe, ask: Ask) -> None:
+def test_twenty_requests_tell_length_and_acceptance() -> None:
     rng = random.Random(1)
     length_errors, acceptance_errors = [], []
     for run in range(60):
@@ -85,7 +75,7 @@ def test_twenty_requests_tell_length_and_acceptance(observe: Observe, ask: Ask) 
 
 
 @pytest.mark.parametrize("samples", [1, 3, 10, 30])
-def test_intervals_of_length_and_acceptance_hold_what_they_promise(samples: int, observe: Observe, ask: Ask) -> None:
+def test_intervals_of_length_and_acceptance_hold_what_they_promise(samples: int) -> None:
     """80 % intervals over templates of a class whose others are known: in 70 to 90 of 100 the truth lies inside."""
     rng = random.Random(samples)
     length_hits = acceptance_hits = total = 0
@@ -108,7 +98,7 @@ def test_intervals_of_length_and_acceptance_hold_what_they_promise(samples: int,
     assert 0.70 <= acceptance_hits / total <= 0.92, acceptance_hits / total
 
 
-def test_a_template_never_seen_is_covered_by_its_class(observe: Observe, ask: Ask) -> None:
+def test_a_template_never_seen_is_covered_by_its_class() -> None:
     rng, learner = random.Random(4), Learner()
     length_hits = acceptance_hits = 0
     for template in range(300):
@@ -124,7 +114,7 @@ def test_a_template_never_seen_is_covered_by_its_class(observe: Observe, ask: As
     assert 0.65 <= acceptance_hits / 200 <= 0.95, acceptance_hits
 
 
-def test_errors_are_wide_without_data_and_shrink(observe: Observe, ask: Ask) -> None:
+def test_errors_are_wide_without_data_and_shrink() -> None:
     rng, learner = random.Random(5), Learner()
     relative, deviations = [], []
     for count in range(40):
@@ -142,7 +132,7 @@ def test_errors_are_wide_without_data_and_shrink(observe: Observe, ask: Ask) -> 
     assert deviations[-1] < 0.02
 
 
-def test_a_changed_prompt_shows_within_ten_requests(observe: Observe, ask: Ask) -> None:
+def test_a_changed_prompt_shows_within_ten_requests() -> None:
     rng, learner = random.Random(6), Learner()
     for _ in range(200):
         learner.record(observe(**speculate(rng, 0.9, round(60 * math.exp(rng.gauss(0, 0.25))))))
@@ -154,7 +144,7 @@ def test_a_changed_prompt_shows_within_ten_requests(observe: Observe, ask: Ask) 
     assert forecast.acceptance.mean == pytest.approx(0.5, abs=0.08)
 
 
-def test_a_slow_drift_is_followed(observe: Observe, ask: Ask) -> None:
+def test_a_slow_drift_is_followed() -> None:
     rng, learner = random.Random(7), Learner()
     for index in range(300):
         tokens = round((100 + index) * math.exp(rng.gauss(0, 0.2)))
@@ -162,7 +152,7 @@ def test_a_slow_drift_is_followed(observe: Observe, ask: Ask) -> None:
     assert ask(learner).output_tokens.mean == pytest.approx(400, rel=0.12)
 
 
-def test_length_follows_the_material_where_it_does(observe: Observe, ask: Ask) -> None:
+def test_length_follows_the_material_where_it_does() -> None:
     rng, translations, summaries = random.Random(8), Learner(), Learner()
     for _ in range(40):
         prompt = rng.randint(50, 2_000)
@@ -174,7 +164,7 @@ def test_length_follows_the_material_where_it_does(observe: Observe, ask: Ask) -
     assert ask(summaries, prompt_tokens=1_500).output_tokens.mean == pytest.approx(150, rel=0.1)
 
 
-def test_acceptance_is_kept_by_temperature_where_there_is_data(observe: Observe, ask: Ask) -> None:
+def test_acceptance_is_kept_by_temperature_where_there_is_data() -> None:
     """A template has a fingerprint for each kind of temperature, and so has a class its estimate."""
     rng, learner = random.Random(10), Learner()
     for index in range(30):
@@ -193,7 +183,7 @@ def test_acceptance_is_kept_by_temperature_where_there_is_data(observe: Observe,
     assert (fallback.level, fallback.mean < nothing.mean - 0.02) == (Level.PAIR, True)
 
 
-def test_nothing_known_gives_priors_that_let_a_decision_be_made(ask: Ask) -> None:
+def test_nothing_known_gives_priors_that_let_a_decision_be_made() -> None:
     forecast = ask(Learner())
     assert forecast.acceptance is not None
     assert 0.7 < forecast.acceptance.mean < 0.9
@@ -215,7 +205,7 @@ def test_nothing_known_gives_priors_that_let_a_decision_be_made(ask: Ask) -> Non
     assert rare.mean < free.mean < forecast.acceptance.mean
 
 
-def test_max_tokens_caps_the_expected_length(observe: Observe, ask: Ask) -> None:
+def test_max_tokens_caps_the_expected_length() -> None:
     learner = Learner()
     for _ in range(10):
         learner.record(observe(**plainly(200)))
@@ -223,7 +213,7 @@ def test_max_tokens_caps_the_expected_length(observe: Observe, ask: Ask) -> None
     assert ask(learner, max_tokens=6400).output_tokens.mean == pytest.approx(200, rel=0.1)
 
 
-def test_answers_that_look_up_nothing_count_as_rejected(observe: Observe, ask: Ask) -> None:
+def test_answers_that_look_up_nothing_count_as_rejected() -> None:
     """A look-up draft that proposes in a tenth of the steps must not pass for one that always does."""
     learner = Learner()
     for _ in range(20):
@@ -239,7 +229,7 @@ def test_answers_that_look_up_nothing_count_as_rejected(observe: Observe, ask: A
     assert per_step == pytest.approx(1.36, abs=0.12)
 
 
-def test_after_twenty_requests_routing_is_within_a_few_percent_of_perfect(observe: Observe, ask: Ask) -> None:
+def test_after_twenty_requests_routing_is_within_a_few_percent_of_perfect() -> None:
     """Templates of all sorts, half of their answers by either arm: what the forecast's choice saves of what knowing
     the truth would. A step takes 20 ms plainly and 15 % more for each draft token."""
     rng, learner = random.Random(11), Learner()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -14,19 +13,14 @@ from slipstream_core.types import Arm, Reason
 from slipstream_gateway.decide.estimate import ArmComparisons, ClassEvidence
 from slipstream_gateway.decide.estimate.student import quantile_975
 
-Observe = Callable[..., Observation]
+from tests.gateway.learning.samples import observe
 
 
-@pytest.fixture
-def arm(observe: Observe) -> Observe:
+def arm(*, speculative: bool, **fields: object) -> Observation:
     """An answer of either arm of the comparison."""
-
-    def make(*, speculative: bool, **fields: object) -> Observation:
-        chosen = {"arm": Arm.SPECULATIVE, "reason": Reason.SPECULATION_PAYS} if speculative else {
-            "arm": Arm.CONTROL, "reason": Reason.HOLD_BACK}  # fmt: skip
-        return observe(**chosen | fields)
-
-    return make
+    chosen = {"arm": Arm.SPECULATIVE, "reason": Reason.SPECULATION_PAYS} if speculative else {
+        "arm": Arm.CONTROL, "reason": Reason.HOLD_BACK}  # fmt: skip
+    return observe(**chosen | fields)
 
 
 def only(evidence: ArmComparisons) -> ClassEvidence:
@@ -34,7 +28,7 @@ def only(evidence: ArmComparisons) -> ClassEvidence:
     return found
 
 
-def test_difference_and_interval_are_welchs(arm: Observe) -> None:
+def test_difference_and_interval_are_welchs() -> None:
     rng, evidence = random.Random(1), ArmComparisons()
     fast = [1.0 * math.exp(rng.gauss(0, 0.3)) for _ in range(40)]
     slow = [2.0 * math.exp(rng.gauss(0, 0.5)) for _ in range(9)]
@@ -52,7 +46,7 @@ def test_difference_and_interval_are_welchs(arm: Observe) -> None:
     assert effect.speed_up_low < effect.speed_up < effect.speed_up_high
 
 
-def test_the_interval_of_the_speed_up_covers_it(arm: Observe) -> None:
+def test_the_interval_of_the_speed_up_covers_it() -> None:
     rng, hits = random.Random(2), 0
     for _ in range(200):
         evidence = ArmComparisons()
@@ -67,7 +61,7 @@ def test_the_interval_of_the_speed_up_covers_it(arm: Observe) -> None:
     assert 180 <= hits <= 199
 
 
-def test_too_little_data_gives_no_figure(arm: Observe) -> None:
+def test_too_little_data_gives_no_figure() -> None:
     evidence = ArmComparisons()
     assert evidence.report("p") == []
     for _ in range(5):
@@ -82,7 +76,7 @@ def test_too_little_data_gives_no_figure(arm: Observe) -> None:
     assert b'"difference":null' in msgspec.json.encode(found)
 
 
-def test_only_what_would_have_speculated_is_compared(arm: Observe, observe: Observe) -> None:
+def test_only_what_would_have_speculated_is_compared() -> None:
     evidence = ArmComparisons()
     for _ in range(3):
         evidence.record(arm(speculative=True))
@@ -98,7 +92,7 @@ def test_only_what_would_have_speculated_is_compared(arm: Observe, observe: Obse
     assert found.e2e_s.speculative_n == 6
 
 
-def test_what_a_rollout_has_not_reached_is_control_and_what_failed_is_nothing(arm: Observe) -> None:
+def test_what_a_rollout_has_not_reached_is_control_and_what_failed_is_nothing() -> None:
     evidence = ArmComparisons()
     for reason in (Reason.ROLLOUT, Reason.HOLD_BACK):
         evidence.record(arm(speculative=False, reason=reason))
@@ -109,7 +103,7 @@ def test_what_a_rollout_has_not_reached_is_control_and_what_failed_is_nothing(ar
     assert found.e2e_s.control_n == 2
 
 
-def test_each_measure_is_what_it_says(arm: Observe) -> None:
+def test_each_measure_is_what_it_says() -> None:
     evidence = ArmComparisons()
     answers = ((True, 1.1, 0.2), (True, 1.3, 0.6), (False, 2.1, 0.3), (False, 2.5, 0.7))
     shared = {"ttft_s": 0.1, "output_tokens": 101, "price_per_gpu_hour": 7.2}
@@ -125,7 +119,7 @@ def test_each_measure_is_what_it_says(arm: Observe) -> None:
     assert (found.cost.speculative_n, found.e2e_s.speculative_n) == (2, 3)
 
 
-def test_classes_and_pairs_are_kept_apart(arm: Observe) -> None:
+def test_classes_and_pairs_are_kept_apart() -> None:
     evidence = ArmComparisons()
     evidence.record(arm(speculative=True, request_class="code/long"))
     evidence.record(arm(speculative=True, request_class="summarization/long"))
@@ -137,7 +131,7 @@ def test_classes_and_pairs_are_kept_apart(arm: Observe) -> None:
     assert len(evidence.report("p")) <= 128
 
 
-def test_old_traffic_fades_in_both_arms_alike(arm: Observe) -> None:
+def test_old_traffic_fades_in_both_arms_alike() -> None:
     evidence = ArmComparisons()
     for index in range(40_000):
         late = index >= 20_000

@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from slipstream_core.observation import Subject
 from slipstream_core.types import Endpoint, GenerationRequest, Message, RequestProfile, TaskType
 from slipstream_gateway.decide.estimate import Learner
 
-Chat = Callable[..., GenerationRequest]
+from tests.gateway.learning.samples import chat
 
 TEXTS = ("Summarise this call for the CRM.", "Which label fits this message?\n\nMy lamp is broken.", "Hello")
 
@@ -49,12 +48,12 @@ def test_any_prompt_has_a_subject(text: str, system: str | None, raw: bytes) -> 
     assert re.fullmatch("[0-9a-f]{16}", subject.source)
 
 
-def test_requests_of_a_class_share_a_fingerprint_whatever_their_words(chat: Chat) -> None:
+def test_requests_of_a_class_share_a_fingerprint_whatever_their_words() -> None:
     assert len({subject_of(chat(text)).fingerprint for text in TEXTS}) == 1
     assert len({subject_of(chat(TEXTS[0]), task=task).fingerprint for task in TaskType}) == len(TaskType)
 
 
-def test_a_template_is_another_one_at_another_kind_of_temperature(chat: Chat) -> None:
+def test_a_template_is_another_one_at_another_kind_of_temperature() -> None:
     cold, warm, warmer, hot = (
         subject_of(chat("Hello", temperature=value)).fingerprint for value in (0.0, 0.6, 1.0, 1.2)
     )
@@ -62,13 +61,13 @@ def test_a_template_is_another_one_at_another_kind_of_temperature(chat: Chat) ->
     assert len({cold, warm, hot}) == 3
 
 
-def test_lone_surrogates_and_token_ids_have_a_subject(chat: Chat) -> None:
+def test_lone_surrogates_and_token_ids_have_a_subject() -> None:
     assert subject_of(chat("Summarise \ud800 this", system="\udfff")).fingerprint
     ids = GenerationRequest(endpoint=Endpoint.COMPLETION, model="m", prompt=(1, 2, 3))
     assert re.fullmatch("[0-9a-f]{16}", subject_of(ids).fingerprint)
 
 
-def test_what_a_client_sends_is_part_of_the_fingerprint(chat: Chat) -> None:
+def test_what_a_client_sends_is_part_of_the_fingerprint() -> None:
     text = "Summarise this call for the CRM.\n\nAgent: Hello"
 
     def with_shape(name: str, value: object) -> GenerationRequest:
@@ -97,21 +96,21 @@ def test_what_a_client_sends_is_part_of_the_fingerprint(chat: Chat) -> None:
     assert len({subject.source for subject in subjects}) == 4  # key id and system prompt alone
 
 
-def test_an_adapter_has_class_estimates_of_its_own(chat: Chat) -> None:
+def test_an_adapter_has_class_estimates_of_its_own() -> None:
     base, sql, de = (subject_of(chat("Hello"), adapter=adapter) for adapter in ("", "sql", "de"))
     assert base.adapter == ""
     assert len({base.adapter, sql.adapter, de.adapter}) == 3
     assert base.key == sql.key == de.key == ""  # an adapter is no other client
 
 
-def test_todays_date_in_a_system_prompt_does_not_matter(chat: Chat) -> None:
+def test_todays_date_in_a_system_prompt_does_not_matter() -> None:
     system = "You work for the service team. Today is {}. You talk to {}."
     one = subject_of(chat("Summarise the call.", system=system.format("2027-03-04", "Maria Jansen")))
     two = subject_of(chat("Summarise the call.", system=system.format("2028-11-23", "Felix Deninard")))
     assert one == two
 
 
-def test_what_was_seen_before_does_not_change_a_fingerprint(chat: Chat) -> None:
+def test_what_was_seen_before_does_not_change_a_fingerprint() -> None:
     rng, learner = random.Random(3), Learner()
     for _ in range(2000):
         subject_of(chat("Hello", system=f"You are {rng.random()} of {rng.random()}"), learner)
@@ -134,7 +133,7 @@ for text in json.load(sys.stdin):
 
 
 @pytest.mark.integration
-def test_another_process_finds_the_same_subject(chat: Chat) -> None:
+def test_another_process_finds_the_same_subject() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _ELSEWHERE], input=json.dumps(TEXTS), capture_output=True, text=True, check=True,
         env=os.environ | {"PYTHONHASHSEED": "12345"}, timeout=60,
@@ -143,6 +142,6 @@ def test_another_process_finds_the_same_subject(chat: Chat) -> None:
     assert done.stdout.splitlines() == [f"{subject.fingerprint} {subject.source}" for subject in here]
 
 
-def test_a_subject_holds_no_text(chat: Chat) -> None:
+def test_a_subject_holds_no_text() -> None:
     written = repr(subject_of(chat("Translate the call of Felix Deninard.", system="You work for Jansen.")))
     assert not any(word in written.lower() for word in ("felix", "deninard", "jansen", "translate", "call"))

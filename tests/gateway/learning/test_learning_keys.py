@@ -5,22 +5,18 @@ from __future__ import annotations
 import math
 import random
 import tracemalloc
-from collections.abc import Callable
 from itertools import cycle, islice
 
 import msgspec
 import pytest
 from slipstream_core.observation import Forecast, Level, Observation
-from slipstream_core.types import Arm, Reason, RequestProfile
-from slipstream_gateway.decide.estimate import ForecastQuery, Learner
+from slipstream_core.types import Arm, Reason
+from slipstream_gateway.decide.estimate import Learner
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide
 
+from tests.gateway.learning.samples import forecast_for, observe
 from tests.gateway.learning.test_learning_estimates import Z_80, plainly, speculate
 from tests.gateway.routing import cases
-
-Observe = Callable[..., Observation]
-Profile = Callable[..., RequestProfile]
-Ask = Callable[..., Forecast]
 
 GOOD = 0.8
 BAD = 0.03
@@ -31,48 +27,28 @@ MOST_ACCEPTANCE = 0.1
 MOST_LOG_LENGTH = 0.5
 
 
-@pytest.fixture
-def ask(observe: Observe, profile: Profile) -> Ask:
+def ask(learner: Learner, key: str, load: float = 1.0, **fields: object) -> Forecast:
     """A learner's forecast for a template of a key that the learner has not seen, unless `fields` name another one."""
-
-    def forecast(learner: Learner, key: str, load: float = 1.0, **fields: object) -> Forecast:
-        seen = observe(**{"fingerprint": "never seen", "source": key, "key": key} | fields)
-        return learner.forecast(ForecastQuery(
-            seen.subject, profile(), plain_pool="pool", speculative_pool="pool", plain_load=load,
-            speculative_load=load, prompt_tokens=300, max_tokens=None,
-        ))  # fmt: skip
-
-    return forecast
+    seen = observe(**{"fingerprint": "never seen", "source": key, "key": key} | fields)
+    return forecast_for(learner, seen, load=load)
 
 
-@pytest.fixture
-def serve(observe: Observe) -> Callable[..., None]:
+def serve(learner: Learner, key: str, count: int, beta: float = GOOD) -> None:
     """Good answers to a key's four templates, by both arms."""
-
-    def good(learner: Learner, key: str, count: int, beta: float = GOOD) -> None:
-        rng = random.Random(key)
-        for index in range(count):
-            fields = {"fingerprint": f"{key[:4]}-{index % 4}", "source": key, "key": key}
-            tokens = round(200 * math.exp(rng.gauss(0, 0.2)))
-            learner.record(observe(**fields, **speculate(rng, beta, tokens)))
-            learner.record(observe(**fields, **plainly(tokens)))
-
-    return good
+    rng = random.Random(key)
+    for index in range(count):
+        fields = {"fingerprint": f"{key[:4]}-{index % 4}", "source": key, "key": key}
+        tokens = round(200 * math.exp(rng.gauss(0, 0.2)))
+        learner.record(observe(**fields, **speculate(rng, beta, tokens)))
+        learner.record(observe(**fields, **plainly(tokens)))
 
 
-@pytest.fixture
-def attack(observe: Observe) -> Callable[..., None]:
+def attack(learner: Learner, count: int, *, sources: int = 1) -> None:
     """Unpredictable answers of one key to prompts of which no two are alike, under one system prompt or 40."""
-
-    def send(learner: Learner, count: int, *, sources: int = 1) -> None:
-        rng = random.Random(1)
-        for index in range(count):
-            source = f"s{index % sources}"
-            learner.record(
-                observe(fingerprint=f"x{index:015}", source=source, key=ATTACKER, **speculate(rng, BAD, 400))
-            )
-
-    return send
+    rng = random.Random(1)
+    for index in range(count):
+        source = f"s{index % sources}"
+        learner.record(observe(fingerprint=f"x{index:015}", source=source, key=ATTACKER, **speculate(rng, BAD, 400)))
 
 
 def accepted(forecast: Forecast) -> float:
@@ -83,9 +59,7 @@ def accepted(forecast: Forecast) -> float:
 @pytest.mark.parametrize("sources", [1, 40])
 @pytest.mark.parametrize("count", [24, 240])
 @pytest.mark.parametrize("evidence", ["own", "of two others", "of one other", "none"])
-def test_one_key_hardly_moves_what_another_expects(
-    evidence: str, count: int, sources: int, serve: Callable[..., None], attack: Callable[..., None], ask: Ask
-) -> None:
+def test_one_key_hardly_moves_what_another_expects(evidence: str, count: int, sources: int) -> None:
     learner = Learner()
     for key in {"own": [VICTIM], "of two others": HONEST[:2], "of one other": HONEST[:1], "none": []}[evidence]:
         serve(learner, key, 20)
@@ -98,9 +72,7 @@ def test_one_key_hardly_moves_what_another_expects(
 
 
 @pytest.mark.parametrize("evidence", ["own", "of two others"])
-def test_another_keys_templates_go_on_speculating(
-    evidence: str, serve: Callable[..., None], attack: Callable[..., None], ask: Ask
-) -> None:
+def test_another_keys_templates_go_on_speculating(evidence: str) -> None:
     """The decision itself, cautious as policies are unless they say otherwise."""
     learner, route = Learner(), cases.route()
 
@@ -120,7 +92,7 @@ def test_another_keys_templates_go_on_speculating(
     assert decided(ATTACKER) == (Arm.PLAIN, Reason.BREAK_EVEN)
 
 
-def test_a_class_that_gets_worse_for_one_key_is_that_keys(serve: Callable[..., None], ask: Ask) -> None:
+def test_a_class_that_gets_worse_for_one_key_is_that_keys() -> None:
     learner = Learner()
     for key in (VICTIM, *HONEST):
         serve(learner, key, 20)
@@ -131,7 +103,7 @@ def test_a_class_that_gets_worse_for_one_key_is_that_keys(serve: Callable[..., N
         assert accepted(ask(learner, key)) == pytest.approx(before[key], abs=0.05)
 
 
-def test_a_new_key_takes_over_what_most_keys_show(serve: Callable[..., None], ask: Ask) -> None:
+def test_a_new_key_takes_over_what_most_keys_show() -> None:
     learner = Learner()
     before = ask(learner, VICTIM)
     assert before.acceptance is not None
@@ -149,7 +121,7 @@ def test_a_new_key_takes_over_what_most_keys_show(serve: Callable[..., None], as
     assert shared.acceptance.se < before.acceptance.se
 
 
-def test_intervals_of_keys_that_differ_hold_what_they_promise(observe: Observe, ask: Ask) -> None:
+def test_intervals_of_keys_that_differ_hold_what_they_promise() -> None:
     """80 % intervals of templates never seen, of keys with many answers, few, and none."""
     rng, learner, hits, total = random.Random(3), Learner(), 0, 0
     for number in range(60):
@@ -168,7 +140,7 @@ def test_intervals_of_keys_that_differ_hold_what_they_promise(observe: Observe, 
     assert 0.68 <= hits / total <= 0.95, hits / total
 
 
-def test_a_single_key_learns_as_a_deployment_without_keys(observe: Observe, ask: Ask) -> None:
+def test_a_single_key_learns_as_a_deployment_without_keys() -> None:
     """To the last bit."""
     rng, one, other = random.Random(4), Learner(), Learner()
     for index in range(300):
@@ -184,9 +156,7 @@ def test_a_single_key_learns_as_a_deployment_without_keys(observe: Observe, ask:
 @pytest.mark.parametrize("attacked", [Arm.PLAIN, Arm.SPECULATIVE])
 @pytest.mark.parametrize("slowness", [0.3, 3.0])
 @pytest.mark.parametrize("count", [24, 200])
-def test_one_key_alone_does_not_make_the_servers_slow(
-    count: int, slowness: float, attacked: Arm, observe: Observe, serve: Callable[..., None], ask: Ask
-) -> None:
+def test_one_key_alone_does_not_make_the_servers_slow(count: int, slowness: float, attacked: Arm) -> None:
     rng, learner = random.Random(5), Learner()
     serve(learner, VICTIM, 20)
     before = ask(learner, VICTIM)
@@ -204,7 +174,7 @@ def test_one_key_alone_does_not_make_the_servers_slow(
     assert extra_s[1] == pytest.approx(extra_s[0], abs=0.25 * before.plain_ttft_s.mean)
 
 
-def test_a_key_that_follows_the_curve_moves_it_slowly(observe: Observe, serve: Callable[..., None], ask: Ask) -> None:
+def test_a_key_that_follows_the_curve_moves_it_slowly() -> None:
     """Every answer takes 20 % longer than is expected of it, which may be chance."""
     learner = Learner()
     serve(learner, VICTIM, 60)
@@ -216,7 +186,7 @@ def test_a_key_that_follows_the_curve_moves_it_slowly(observe: Observe, serve: C
     assert before.plain_tpot_s.mean < after.plain_tpot_s.mean < 1.15 * before.plain_tpot_s.mean
 
 
-def test_servers_that_are_slow_for_every_key_are_slow(observe: Observe, ask: Ask) -> None:
+def test_servers_that_are_slow_for_every_key_are_slow() -> None:
     learner = Learner()
     keys = [VICTIM, *HONEST]
 
@@ -230,7 +200,7 @@ def test_servers_that_are_slow_for_every_key_are_slow(observe: Observe, ask: Ask
     assert ask(learner, "new").plain_tpot_s.mean == pytest.approx(0.06, rel=0.1)
 
 
-def test_a_slow_first_answer_is_corrected_by_the_next_ones_of_two_keys(observe: Observe, ask: Ask) -> None:
+def test_a_slow_first_answer_is_corrected_by_the_next_ones_of_two_keys() -> None:
     """A cold server's first answer takes five times as long as those after it."""
     learner = Learner()
     for index in range(5):
@@ -240,7 +210,7 @@ def test_a_slow_first_answer_is_corrected_by_the_next_ones_of_two_keys(observe: 
     assert ask(learner, "new").plain_tpot_s.mean < 0.012
 
 
-def test_the_one_key_that_is_left_is_believed_about_the_servers(observe: Observe, ask: Ask) -> None:
+def test_the_one_key_that_is_left_is_believed_about_the_servers() -> None:
     learner = Learner()
     for key in (VICTIM, *HONEST):
         for index in range(10):
@@ -251,7 +221,7 @@ def test_the_one_key_that_is_left_is_believed_about_the_servers(observe: Observe
 
 
 @pytest.mark.slow
-def test_keys_without_end_do_not_grow_memory(observe: Observe) -> None:
+def test_keys_without_end_do_not_grow_memory() -> None:
     """Each with loads of its own."""
     rng, learner = random.Random(6), Learner(max_fingerprints=100)
 
@@ -271,7 +241,7 @@ def test_keys_without_end_do_not_grow_memory(observe: Observe) -> None:
     assert grown < 10_000_000  # 500 keys that stayed would take 50 megabytes
 
 
-def test_outcomes_of_gateways_that_know_no_keys_are_read(observe: Observe) -> None:
+def test_outcomes_of_gateways_that_know_no_keys_are_read() -> None:
     fields = msgspec.to_builtins(observe(key=VICTIM))
     assert fields["subject"].pop("key") == VICTIM
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=Observation) == observe()

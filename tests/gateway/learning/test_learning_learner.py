@@ -5,29 +5,19 @@ from __future__ import annotations
 import math
 import random
 import tracemalloc
-from collections.abc import Callable
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_core.observation import Forecast, Level, Observation, Subject
-from slipstream_core.types import Arm, GenerationRequest, Reason, RequestProfile
+from slipstream_core.observation import Level, Observation, Subject
+from slipstream_core.types import Arm, Reason, RequestProfile
 from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
 
-Chat = Callable[..., GenerationRequest]
-Observe = Callable[..., Observation]
-Profile = Callable[..., RequestProfile]
+from tests.gateway.learning.samples import chat, forecast_for, observe, profile
 
 
-def ask(learner: Learner, seen: Observation, guess: RequestProfile, *, load: float = 1.0) -> Forecast:
-    return learner.forecast(ForecastQuery(
-        seen.subject, guess, plain_pool="pool", speculative_pool="pool", plain_load=load, speculative_load=load,
-        prompt_tokens=300, max_tokens=None,
-    ))  # fmt: skip
-
-
-def fast(observe: Observe, tokens: int, share: float, **fields: object) -> Observation:
+def fast(tokens: int, share: float, **fields: object) -> Observation:
     """A speculative answer whose draft tokens were accepted with about this share."""
     steps = max(1, round(tokens / (1.0 + 3.0 * share)))
     accepted = tokens - 1 - steps if tokens - 1 > steps else 0
@@ -41,18 +31,16 @@ def fast(observe: Observe, tokens: int, share: float, **fields: object) -> Obser
 
 
 @pytest.mark.slow
-def test_a_flood_of_one_off_prompts_neither_grows_memory_nor_pushes_out_what_is_known(
-    observe: Observe, profile: Profile
-) -> None:
+def test_a_flood_of_one_off_prompts_neither_grows_memory_nor_pushes_out_what_is_known() -> None:
     learner = Learner(max_fingerprints=500)
     known = [f"{index:016x}" for index in range(300)]
     for name in known * 5:
-        learner.record(fast(observe, 200, 0.8, fingerprint=name))
+        learner.record(fast(200, 0.8, fingerprint=name))
 
     def flood(indices: range) -> None:
         for index in indices:
             name = f"one-off-{index:08}"
-            learner.record(fast(observe, 5, 0.1, fingerprint=name, source=name))
+            learner.record(fast(5, 0.1, fingerprint=name, source=name))
 
     tracemalloc.start()
     flood(range(5_000))
@@ -62,25 +50,25 @@ def test_a_flood_of_one_off_prompts_neither_grows_memory_nor_pushes_out_what_is_
     tracemalloc.stop()
     assert grown < 300_000  # a thousand that stayed would take a megabyte
     for name in known:
-        forecast = ask(learner, observe(fingerprint=name), profile())
+        forecast = forecast_for(learner, observe(fingerprint=name))
         assert forecast.output_tokens.level is Level.FINGERPRINT
         assert forecast.output_tokens.mean == pytest.approx(200, rel=0.1)
 
 
 @pytest.mark.parametrize("one_source", [True, False])
-def test_a_flood_does_not_poison_its_class(one_source: bool, observe: Observe, profile: Profile) -> None:
+def test_a_flood_does_not_poison_its_class(one_source: bool) -> None:
     """Six sources send long, predictable answers; then one source, or ever new ones, send 5,000 of another kind."""
     rng, learner = random.Random(1), Learner(max_fingerprints=500)
     for index in range(240):
         tokens = round(200 * math.exp(rng.gauss(0, 0.2)))
-        learner.record(fast(observe, tokens, 0.8, fingerprint=f"{index % 60:016x}", source=f"{index % 6:016x}"))
+        learner.record(fast(tokens, 0.8, fingerprint=f"{index % 60:016x}", source=f"{index % 6:016x}"))
     stranger = observe(fingerprint="a" * 16)
-    before = ask(learner, stranger, profile())
+    before = forecast_for(learner, stranger)
     for index in range(5_000):
         name = f"one-off-{index:08}"
         source = "b" * 16 if one_source else name
-        learner.record(fast(observe, 3, 0.05, fingerprint=name, source=source))
-    after = ask(learner, stranger, profile())
+        learner.record(fast(3, 0.05, fingerprint=name, source=source))
+    after = forecast_for(learner, stranger)
     assert before.acceptance is not None
     assert after.acceptance is not None
     assert before.output_tokens.mean == pytest.approx(200, rel=0.2)
@@ -88,10 +76,10 @@ def test_a_flood_does_not_poison_its_class(one_source: bool, observe: Observe, p
     assert after.acceptance.mean > before.acceptance.mean - 0.2
 
 
-def test_twenty_thousand_fingerprints_take_less_than_forty_megabytes(observe: Observe) -> None:
+def test_twenty_thousand_fingerprints_take_less_than_forty_megabytes() -> None:
     """Measured on 500 of them, each with all that a template can hold."""
     learner = Learner()
-    seen = (observe(), fast(observe, 200, 0.8), fast(observe, 200, 0.8, temperature=2))
+    seen = (observe(), fast(200, 0.8), fast(200, 0.8, temperature=2))
     learner.record(seen[0])
     learner.record(seen[1])
     tracemalloc.start()
@@ -105,13 +93,13 @@ def test_twenty_thousand_fingerprints_take_less_than_forty_megabytes(observe: Ob
     assert used * 40 < 40_000_000
 
 
-def test_settled_fingerprints_outlive_those_of_one_request(observe: Observe, profile: Profile) -> None:
+def test_settled_fingerprints_outlive_those_of_one_request() -> None:
     learner = Learner(max_fingerprints=10)
     for _ in range(3):
         learner.record(observe(fingerprint="c" * 16))
     for index in range(1_000):
         learner.record(observe(fingerprint=f"{index:016x}"))
-    assert ask(learner, observe(fingerprint="c" * 16), profile()).output_tokens.level is Level.FINGERPRINT
+    assert forecast_for(learner, observe(fingerprint="c" * 16)).output_tokens.level is Level.FINGERPRINT
 
 
 FLOATS = st.one_of(st.floats(), st.floats(0.001, 100.0))
@@ -163,27 +151,25 @@ def test_no_observation_raises_and_none_leaves_a_forecast_without_sense(data: st
         {"price_per_gpu_hour": math.nan}, {"priced_s": math.nan}, {"priced_s": -1.0}, {"priced_s": 1e9},
     ],
 )  # fmt: skip
-def test_failed_and_impossible_answers_teach_nothing(
-    nonsense: dict[str, object], observe: Observe, profile: Profile
-) -> None:
+def test_failed_and_impossible_answers_teach_nothing(nonsense: dict[str, object]) -> None:
     learner = Learner()
     for _ in range(5):
         learner.record(observe())
-    before = ask(learner, observe(), profile())
+    before = forecast_for(learner, observe())
     for _ in range(5):
         learner.record(observe(**nonsense))
-    assert ask(learner, observe(), profile()) == before
+    assert forecast_for(learner, observe()) == before
 
 
-def test_the_order_of_two_replicas_outcomes_matters_little(observe: Observe, profile: Profile) -> None:
+def test_the_order_of_two_replicas_outcomes_matters_little() -> None:
     rng = random.Random(2)
-    seen = [fast(observe, round(150 * math.exp(rng.gauss(0, 0.25))), rng.uniform(0.75, 0.85)) for _ in range(40)]
+    seen = [fast(round(150 * math.exp(rng.gauss(0, 0.25))), rng.uniform(0.75, 0.85)) for _ in range(40)]
     together, apart = Learner(), Learner()
     for observation in seen:
         together.record(observation)
     for observation in seen[::2] + seen[1::2]:
         apart.record(observation)
-    one, two = (ask(learner, observe(), profile()) for learner in (together, apart))
+    one, two = (forecast_for(learner, observe()) for learner in (together, apart))
     assert one.acceptance is not None
     assert two.acceptance is not None
     assert one.output_tokens.mean == pytest.approx(two.output_tokens.mean, rel=0.1)
@@ -191,12 +177,12 @@ def test_the_order_of_two_replicas_outcomes_matters_little(observe: Observe, pro
     assert one.step_base_s.mean == pytest.approx(two.step_base_s.mean, rel=0.1)
 
 
-def test_observations_survive_the_wire(observe: Observe) -> None:
-    observation = fast(observe, 150, 0.8, key="k" * 16)
+def test_observations_survive_the_wire() -> None:
+    observation = fast(150, 0.8, key="k" * 16)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(observation), type=Observation) == observation
 
 
-def test_a_template_is_learnt_from_request_to_forecast(chat: Chat, observe: Observe, profile: Profile) -> None:
+def test_a_template_is_learnt_from_request_to_forecast() -> None:
     learner = Learner()
     for order in range(10):
         request = chat(
@@ -206,6 +192,6 @@ def test_a_template_is_learnt_from_request_to_forecast(chat: Chat, observe: Obse
         learner.record(msgspec.structs.replace(observe(output_tokens=14, steps=13, e2e_s=0.4), subject=subject))
     request = chat("What is the status of order 99 in one line?\n\nRecords:\nOrder 99: lost")
     subject = learner.subject(request, profile(), pair="p", key_id="k")
-    forecast = ask(learner, msgspec.structs.replace(observe(), subject=subject), profile())
+    forecast = forecast_for(learner, msgspec.structs.replace(observe(), subject=subject))
     assert forecast.output_tokens.level is Level.FINGERPRINT
     assert forecast.output_tokens.mean == pytest.approx(14, rel=0.15)

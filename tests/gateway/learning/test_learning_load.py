@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable
 
 import pytest
-from slipstream_core.observation import Forecast, Level, Observation
-from slipstream_core.types import Arm, RequestProfile
-from slipstream_gateway.decide.estimate import ForecastQuery, Learner, priors
+from slipstream_core.observation import Level
+from slipstream_core.types import Arm
+from slipstream_gateway.decide.estimate import Learner, priors
 from slipstream_gateway.decide.estimate.curves import Curve, CurvePrior
 
-Observe = Callable[..., Observation]
-Profile = Callable[..., RequestProfile]
+from tests.gateway.learning.samples import forecast_for, observe
 
 PRIOR = CurvePrior(base=0.02, base_spread=1.5, k=0.1, k_spread=0.1, noise=0.15)
 Z_80 = 1.2816
@@ -22,16 +20,6 @@ Z_80 = 1.2816
 
 def teach(curve: Curve, load: float, x: float, seconds: float) -> None:
     curve.update(load, x, seconds, curve.line(load).at(x), seconds)
-
-
-def forecast(
-    learner: Learner, observe: Observe, profile: Profile, *, load: float = 1.0, plain: str = "pool", fast: str = "pool",
-    **fields: object,
-) -> Forecast:  # fmt: skip
-    return learner.forecast(ForecastQuery(
-        observe(**fields).subject, profile(), plain_pool=plain, speculative_pool=fast, plain_load=load,
-        speculative_load=load, prompt_tokens=300, max_tokens=None,
-    ))  # fmt: skip
 
 
 def test_a_curve_learns_base_and_slope() -> None:
@@ -100,7 +88,7 @@ def test_one_outlier_hardly_moves_a_curve() -> None:
     assert curve.line(1.0).base == pytest.approx(before, rel=0.02)
 
 
-def test_saturation_shows_in_what_a_draft_token_costs(observe: Observe, profile: Profile) -> None:
+def test_saturation_shows_in_what_a_draft_token_costs() -> None:
     """Alone a draft token adds a tenth of a step, in a full batch a half: at β 0.6 speculation pays only alone."""
     rng, learner = random.Random(6), Learner()
     for _ in range(400):
@@ -119,7 +107,7 @@ def test_saturation_shows_in_what_a_draft_token_costs(observe: Observe, profile:
         )  # fmt: skip
 
     def gain(load: float) -> float:
-        seen = forecast(learner, observe, profile, load=load)
+        seen = forecast_for(learner, observe(), load=load)
         assert seen.acceptance is not None
         per_step = sum(seen.acceptance.mean**power for power in range(5))
         return seen.plain_tpot_s.mean * per_step / (seen.step_base_s.mean + 4 * seen.step_per_draft_token_s.mean)
@@ -128,19 +116,17 @@ def test_saturation_shows_in_what_a_draft_token_costs(observe: Observe, profile:
     assert gain(16.0) < 0.9
 
 
-def test_a_speculative_pool_never_asked_is_taken_for_like_the_plain_one(observe: Observe, profile: Profile) -> None:
+def test_a_speculative_pool_never_asked_is_taken_for_like_the_plain_one() -> None:
     learner = Learner()
     for _ in range(50):
         learner.record(observe(pool="plain", e2e_s=5.1))
-    seen = forecast(learner, observe, profile, plain="plain", fast="fast", fingerprint="0" * 16)
+    seen = forecast_for(learner, observe(fingerprint="0" * 16), plain="plain", speculative="fast")
     assert seen.step_base_s.mean == pytest.approx(priors.STEP_OVERHEAD * 0.05, rel=0.1)
     assert seen.step_base_s.se > seen.plain_tpot_s.se
     assert seen.step_base_s.level is Level.PRIOR
 
 
-def test_servers_that_count_no_draft_tokens_are_judged_by_their_time_per_token(
-    observe: Observe, profile: Profile
-) -> None:
+def test_servers_that_count_no_draft_tokens_are_judged_by_their_time_per_token() -> None:
     """Predictable answers are quick there, others slow: that is the fingerprint's, and stands for the acceptance."""
     learner = Learner()
     for _ in range(30):
@@ -153,7 +139,7 @@ def test_servers_that_count_no_draft_tokens_are_judged_by_their_time_per_token(
                 )
             )  # fmt: skip
     quick, slow = (
-        forecast(learner, observe, profile, plain="plain", fast="fast", fingerprint=name)
+        forecast_for(learner, observe(fingerprint=name), plain="plain", speculative="fast")
         for name in ("a" * 16, "b" * 16)
     )
     for seen, tpot_s in ((quick, 0.01), (slow, 0.03)):
@@ -163,7 +149,7 @@ def test_servers_that_count_no_draft_tokens_are_judged_by_their_time_per_token(
         assert seen.plain_tpot_s.mean == pytest.approx(0.02, rel=0.1)
 
 
-def test_time_to_first_token_follows_prompt_and_arm(observe: Observe, profile: Profile) -> None:
+def test_time_to_first_token_follows_prompt_and_arm() -> None:
     rng, learner = random.Random(7), Learner()
     for index in range(1200):
         prompt, fast = rng.randint(50, 4_000), index % 2 == 0
@@ -174,15 +160,15 @@ def test_time_to_first_token_follows_prompt_and_arm(observe: Observe, profile: P
                 ttft_s=ttft_s, e2e_s=ttft_s + 2.0,
             )
         )  # fmt: skip
-    seen = forecast(learner, observe, profile, fingerprint="f" * 16)
+    seen = forecast_for(learner, observe(fingerprint="f" * 16))
     assert seen.plain_ttft_s.mean == pytest.approx(0.035, rel=0.25)
     assert seen.speculative_ttft_s.mean / seen.plain_ttft_s.mean == pytest.approx(1.5, rel=0.15)
 
 
-def test_answers_that_were_not_streamed_teach_the_pace_all_the_same(observe: Observe, profile: Profile) -> None:
+def test_answers_that_were_not_streamed_teach_the_pace_all_the_same() -> None:
     learner = Learner()
     for _ in range(40):
         learner.record(observe())
     for _ in range(40):
         learner.record(observe(ttft_s=None, e2e_s=4.1))
-    assert forecast(learner, observe, profile).plain_tpot_s.mean == pytest.approx(0.04, rel=0.1)
+    assert forecast_for(learner, observe()).plain_tpot_s.mean == pytest.approx(0.04, rel=0.1)

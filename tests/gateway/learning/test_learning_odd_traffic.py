@@ -2,70 +2,50 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slipstream_core.observation import Forecast, Observation
-from slipstream_core.types import Arm, Reason, RequestProfile
-from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
+from slipstream_core.types import Arm, Reason
+from slipstream_gateway.decide.estimate import ArmComparisons, Learner
 
-Observe = Callable[..., Observation]
-Profile = Callable[..., RequestProfile]
-
-
-@dataclasses.dataclass
-class Asker:
-    """Forecasts of one fingerprint."""
-
-    learner: Learner
-    observe: Observe
-    profile: Profile
-
-    def __call__(self, **subject: Any) -> Forecast:
-        seen = self.observe(**subject)
-        return self.learner.forecast(ForecastQuery(
-            seen.subject, self.profile(), plain_pool="pool", speculative_pool="pool", plain_load=1.0,
-            speculative_load=1.0, prompt_tokens=300, max_tokens=None,
-        ))  # fmt: skip
+from tests.gateway.learning.samples import forecast_for, observe
 
 
 @pytest.fixture
-def ask(observe: Observe, profile: Profile) -> Asker:
-    return Asker(Learner(), observe, profile)
+def learner() -> Learner:
+    return Learner()
 
 
-def test_a_class_whose_answers_are_all_alike_goes_on_learning(ask: Asker, observe: Observe) -> None:
+def test_a_class_whose_answers_are_all_alike_goes_on_learning(learner: Learner) -> None:
     one_label = {"cold_class": "classification/short", "output_tokens": 3, "steps": 2, "e2e_s": 0.2}
     for index in range(4000):
-        ask.learner.record(observe(fingerprint=f"{index % 4:016x}", **one_label))
+        learner.record(observe(fingerprint=f"{index % 4:016x}", **one_label))
     for template in range(100, 104):
         for _ in range(3):
-            ask.learner.record(observe(fingerprint=f"{template:016x}", **one_label))
-    seen = ask(fingerprint=f"{100:016x}", cold_class="classification/short")
+            learner.record(observe(fingerprint=f"{template:016x}", **one_label))
+    seen = forecast_for(learner, observe(fingerprint=f"{100:016x}", cold_class="classification/short"))
     assert seen.output_tokens.mean == pytest.approx(3.0, rel=0.1)
     assert seen.output_tokens.se > 0.0
 
 
-def test_answers_cut_by_their_limit_do_not_make_their_kind_short(ask: Asker, observe: Observe) -> None:
+def test_answers_cut_by_their_limit_do_not_make_their_kind_short(learner: Learner) -> None:
     for _ in range(20):
-        ask.learner.record(observe(output_tokens=300, steps=299, e2e_s=6.1))
-    before = ask().output_tokens.mean
+        learner.record(observe(output_tokens=300, steps=299, e2e_s=6.1))
+    before = forecast_for(learner, observe()).output_tokens.mean
     for _ in range(20):
-        ask.learner.record(observe(output_tokens=1, steps=0, e2e_s=0.11, cut=True))
-    assert ask().output_tokens.mean == pytest.approx(before, rel=0.05)
+        learner.record(observe(output_tokens=1, steps=0, e2e_s=0.11, cut=True))
+    assert forecast_for(learner, observe()).output_tokens.mean == pytest.approx(before, rel=0.05)
     for _ in range(20):  # ended by themselves: the prompt has changed
-        ask.learner.record(observe(output_tokens=10, steps=9, e2e_s=0.3))
-    assert ask().output_tokens.mean < 0.2 * before
+        learner.record(observe(output_tokens=10, steps=9, e2e_s=0.3))
+    assert forecast_for(learner, observe()).output_tokens.mean < 0.2 * before
 
 
-def test_a_kind_of_which_every_answer_is_cut_is_expected_as_long_as_its_class(ask: Asker, observe: Observe) -> None:
-    new = ask().output_tokens
+def test_a_kind_of_which_every_answer_is_cut_is_expected_as_long_as_its_class(learner: Learner) -> None:
+    new = forecast_for(learner, observe()).output_tokens
     for _ in range(5):
-        ask.learner.record(observe(output_tokens=64, steps=63, e2e_s=1.4, cut=True))
-    seen = ask().output_tokens
+        learner.record(observe(output_tokens=64, steps=63, e2e_s=1.4, cut=True))
+    seen = forecast_for(learner, observe()).output_tokens
     assert seen.mean == pytest.approx(new.mean)
     assert seen.level is new.level
 
@@ -83,21 +63,21 @@ def test_a_kind_of_which_every_answer_is_cut_is_expected_as_long_as_its_class(as
         {"source": "s" * 10_000},
     ],
 )
-def test_an_outcome_out_of_this_world_changes_nothing(ask: Asker, observe: Observe, odd: dict[str, Any]) -> None:
+def test_an_outcome_out_of_this_world_changes_nothing(learner: Learner, odd: dict[str, Any]) -> None:
     evidence = ArmComparisons()
     for arm, reason in ((Arm.SPECULATIVE, Reason.SPECULATION_PAYS), (Arm.CONTROL, Reason.HOLD_BACK)):
         for _ in range(5):
-            for sink in (ask.learner, evidence):
+            for sink in (learner, evidence):
                 sink.record(observe(arm=arm, reason=reason))
-    before, report = ask(), evidence.report("p")
+    before, report = forecast_for(learner, observe()), evidence.report("p")
     for _ in range(5):
-        for sink in (ask.learner, evidence):
+        for sink in (learner, evidence):
             sink.record(observe(arm=Arm.SPECULATIVE, reason=Reason.SPECULATION_PAYS, **odd))
-    assert ask() == before
+    assert forecast_for(learner, observe()) == before
     assert evidence.report("p") == report
 
 
-def test_classes_without_end_are_not_kept(ask: Asker, observe: Observe) -> None:
+def test_classes_without_end_are_not_kept(learner: Learner) -> None:
     for index in range(500):
-        ask.learner.record(observe(cold_class=f"made-up/{index}", request_class="summarization/long"))
-    assert ask.learner.fingerprints == 0
+        learner.record(observe(cold_class=f"made-up/{index}", request_class="summarization/long"))
+    assert learner.fingerprints == 0

@@ -10,7 +10,8 @@ import pytest
 import yaml
 from slipstream_gateway.fleet.loaded_models import INTERVAL_S
 
-from tests.gateway.conftest import Gateway, OpenAiServer
+from tests.gateway.gateway_thread import Gateway
+from tests.gateway.openai_server import OpenAiServer
 from tests.support.polling import eventually
 
 pytestmark = pytest.mark.integration

@@ -9,13 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import eventually
 
 RUNNING = "the model acme of pair pair is gone though clients use it: 1 requests run on"
 
 
 @pytest.fixture
-def gateway(openai_server: Any, run_gateway: Any, manifest_text: Any, tmp_path: Path) -> Iterator[tuple[Any, Any, str]]:
+def gateway(openai_server: Any, run_gateway: Any, tmp_path: Path) -> Iterator[tuple[Any, Any, str]]:
     server = openai_server()
     text = manifest_text([server.url])
     with run_gateway(tmp_path / "manifest.yaml", text) as started:
@@ -23,7 +24,7 @@ def gateway(openai_server: Any, run_gateway: Any, manifest_text: Any, tmp_path: 
 
 
 def test_model_that_goes_away_under_a_running_answer_is_logged_and_counted(
-    gateway: tuple[Any, Any, str], chat: Any, caplog: pytest.LogCaptureFixture
+    gateway: tuple[Any, Any, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     started, server, text = gateway
     assert started.metric("slipstream_models_removed_in_use_total") == 0

@@ -35,6 +35,7 @@ from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.providers import Telemetry
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.draws import SECRET
 from tests.support.polling import soon
 from tests.support.ports import dead_url
@@ -118,7 +119,7 @@ BROKEN = (Arm.SPECULATIVE, "upstream_failed")
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_attempt_that_fails_before_the_first_byte_is_told_though_the_client_gets_its_answer(
-    desk: Make, openai_server: Make, manifest_text: Make, chat: Make, stream: bool
+    desk: Make, openai_server: Make, stream: bool
 ) -> None:
     at = desk(manifest_text([openai_server().url], [dead_url()]))
     assert await at.ask(chat("tokens=3", stream=stream)) == Reason.SPECULATIVE_UNAVAILABLE
@@ -130,24 +131,20 @@ async def test_attempt_that_fails_before_the_first_byte_is_told_though_the_clien
     assert seen.ttft_s is None
 
 
-async def test_every_attempt_that_fails_is_told_once(
-    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
+async def test_every_attempt_that_fails_is_told_once(desk: Make, openai_server: Make) -> None:
     at = desk(manifest_text([openai_server().url], [dead_url(), dead_url()]))
     assert await at.ask(chat("tokens=3")) == Reason.SPECULATIVE_UNAVAILABLE
     assert at.told == [UNREACHED, UNREACHED]
 
 
 @pytest.mark.integration
-async def test_request_that_ends_with_the_failure_tells_it_once(desk: Make, manifest_text: Make, chat: Make) -> None:
+async def test_request_that_ends_with_the_failure_tells_it_once(desk: Make) -> None:
     at = desk(manifest_text([dead_url()], [dead_url()]))
     assert await at.ask(chat("tokens=3")) == "UpstreamUnavailable"
     assert at.told == [UNREACHED]  # what failed on the plain arm says nothing of the speculative one
 
 
-async def test_stream_that_breaks_is_told_once_whatever_came_before(
-    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
+async def test_stream_that_breaks_is_told_once_whatever_came_before(desk: Make, openai_server: Make) -> None:
     at = desk(manifest_text([openai_server().url], [openai_server().url]))
     assert await at.ask(chat("tokens=9 die=3 nousage", stream=True)) == "StreamInterrupted"
     assert at.told == [BROKEN]
@@ -157,9 +154,7 @@ async def test_stream_that_breaks_is_told_once_whatever_came_before(
     assert sorted(again.told) == sorted([BROKEN, BROKEN, UNREACHED])
 
 
-async def test_failures_of_the_plain_arm_are_told_as_before(
-    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
+async def test_failures_of_the_plain_arm_are_told_as_before(desk: Make, openai_server: Make) -> None:
     at = desk(manifest_text([dead_url(), openai_server().url], [openai_server().url]))
     assert [await at.ask(chat("tokens=3"), mode=Mode.PLAIN) for _ in range(2)] == [Reason.CLIENT_ASKED] * 2
     assert at.told == [(Arm.PLAIN, "ok")]  # the other took two attempts, and says nothing of how long one takes
@@ -167,9 +162,7 @@ async def test_failures_of_the_plain_arm_are_told_as_before(
 
 @pytest.mark.integration
 @pytest.mark.parametrize("stream", [False, True])
-async def test_attempt_of_the_control_that_fails_is_told_once(
-    desk: Make, manifest_text: Make, chat: Make, stream: bool
-) -> None:
+async def test_attempt_of_the_control_that_fails_is_told_once(desk: Make, stream: bool) -> None:
     """The operator compares errors of both arms; the request tries each server again."""
     held_back = ", decision: rules, minConfidence: 0, maxRareTokenShare: 1, holdBackShare: 1"
     at = desk(manifest_text([dead_url(), dead_url()], [dead_url()], policy=held_back))
@@ -179,7 +172,7 @@ async def test_attempt_of_the_control_that_fails_is_told_once(
 
 
 async def test_estimates_and_comparison_learn_nothing_of_failures_and_comparisons(
-    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
+    desk: Make, openai_server: Make
 ) -> None:
     at = desk(manifest_text([openai_server().url], [dead_url()]))
     for _ in range(2):  # after that, its server is known to be down
@@ -189,9 +182,7 @@ async def test_estimates_and_comparison_learn_nothing_of_failures_and_comparison
     assert at.evidence.report("pair") == []
 
 
-async def test_client_that_wants_no_trace_leaves_none(
-    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
+async def test_client_that_wants_no_trace_leaves_none(desk: Make, openai_server: Make) -> None:
     at = desk(manifest_text([openai_server().url], [dead_url()], policy=", parityShare: 1"))
     await at.ask(chat("tokens=3"), learn=False)
     assert at.told == []
@@ -199,7 +190,7 @@ async def test_client_that_wants_no_trace_leaves_none(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_answer_is_priced_for_the_engines_time_where_both_arms_have_the_same_servers(
-    desk: Make, openai_server: Make, manifest_text: Make, chat: Make, stream: bool
+    desk: Make, openai_server: Make, stream: bool
 ) -> None:
     url = openai_server().url
     at = desk(manifest_text([url], [url]))
@@ -210,7 +201,7 @@ async def test_answer_is_priced_for_the_engines_time_where_both_arms_have_the_sa
 
 
 async def test_answer_is_priced_for_its_whole_time_where_each_arm_has_servers_of_its_own(
-    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
+    desk: Make, openai_server: Make
 ) -> None:
     """A share of the steps depends on how many others are there, which differs with the use of the two."""
     at = desk(manifest_text([openai_server().url], [openai_server().url]))
@@ -223,7 +214,7 @@ async def test_answer_is_priced_for_its_whole_time_where_each_arm_has_servers_of
 @pytest.mark.parametrize(("odd_token", "expected"), [(None, "match"), (1, "mismatch")])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_comparison_is_told_beside_the_answer_itself(
-    desk: Make, openai_server: Make, manifest_text: Make, chat: Make, odd_token: int | None, expected: str, stream: bool
+    desk: Make, openai_server: Make, odd_token: int | None, expected: str, stream: bool
 ) -> None:
     plain, speculative = openai_server(), openai_server()
     plain.odd_token = odd_token
@@ -261,9 +252,7 @@ class Holding:
         writer.close()
 
 
-async def test_kill_between_two_attempts_ends_those_on_the_speculative_arm(
-    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
+async def test_kill_between_two_attempts_ends_those_on_the_speculative_arm(desk: Make, openai_server: Make) -> None:
     holding = [Holding(), Holding()]
     plain, speculative = openai_server().url, [await server.start() for server in holding]
     at = desk(manifest_text([plain], speculative))

@@ -13,6 +13,7 @@ from slipstream_gateway.request.parity.comparison import MAX_ANSWER_BYTES
 from slipstream_gateway.request.parity.scheduler import MAX_ATTEMPTS
 from slipstream_gateway.upstreams.base import Wire
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S
 from tests.support.ports import dead_url
 
@@ -22,7 +23,7 @@ ALL = ", parityShare: 1"
 
 
 @pytest.fixture
-def pair(bench: Make, openai_server: Make, manifest_text: Make) -> Callable[..., tuple[Any, Any, Any]]:
+def pair(bench: Make, openai_server: Make) -> Callable[..., tuple[Any, Any, Any]]:
     """A bench with its plain and its speculative server: `pair(policy=..., max_queued=...)`."""
 
     def make(*, policy: str = ALL, **options: Any) -> tuple[Any, Any, Any]:
@@ -32,14 +33,14 @@ def pair(bench: Make, openai_server: Make, manifest_text: Make) -> Callable[...,
     return make
 
 
-async def _short_stream(bench: Any, chat: Make) -> Any:
+async def _short_stream(bench: Any) -> Any:
     """Stands for the speculative answer to a request whose plain answer takes long."""
     return await bench.served.speculative.replicas[0].upstream.open(bench.job(chat("tokens=2", stream=True)))
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_equal_answers_are_checked_with_the_same_request_and_nothing_is_said(
-    pair: Make, chat: Make, stream: bool, said: Said
+    pair: Make, stream: bool, said: Said
 ) -> None:
     bench, plain, speculative = pair()
     await bench.ask(chat("tokens=7", stream=stream, max_tokens=50, stop=["x"]))
@@ -53,7 +54,7 @@ async def test_equal_answers_are_checked_with_the_same_request_and_nothing_is_sa
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_difference_is_told_by_index_and_hashes_without_a_word_of_the_answer(
-    pair: Make, chat: Make, stream: bool, said: Said
+    pair: Make, stream: bool, said: Said
 ) -> None:
     bench, plain, _ = pair()
     plain.odd_token = 3
@@ -73,7 +74,7 @@ async def test_difference_is_told_by_index_and_hashes_without_a_word_of_the_answ
     assert "Bearer" not in line
 
 
-async def test_texts_are_logged_on_one_line_where_the_policy_allows_it(pair: Make, chat: Make, said: Said) -> None:
+async def test_texts_are_logged_on_one_line_where_the_policy_allows_it(pair: Make, said: Said) -> None:
     bench, plain, _ = pair(policy=ALL + ", parityTexts: true")
     plain.odd_token = 1
     await bench.ask(chat("tokens=3", stream=True))
@@ -84,7 +85,7 @@ async def test_texts_are_logged_on_one_line_where_the_policy_allows_it(pair: Mak
     assert "\n" not in line
 
 
-async def test_another_reason_to_stop_is_a_difference_at_the_end(pair: Make, chat: Make, said: Said) -> None:
+async def test_another_reason_to_stop_is_a_difference_at_the_end(pair: Make, said: Said) -> None:
     bench, plain, _ = pair()
     plain.finish_reason = "length"
     await bench.ask(chat("tokens=2", stream=True))
@@ -94,7 +95,7 @@ async def test_another_reason_to_stop_is_a_difference_at_the_end(pair: Make, cha
     assert "finish_reason=length" in said()[0]
 
 
-async def test_a_reason_to_stop_that_nobody_knows_is_not_quoted(pair: Make, chat: Make, said: Said) -> None:
+async def test_a_reason_to_stop_that_nobody_knows_is_not_quoted(pair: Make, said: Said) -> None:
     bench, plain, _ = pair()
     plain.finish_reason = "text of an answer"
     await bench.ask(chat("tokens=2", stream=True))
@@ -103,7 +104,7 @@ async def test_a_reason_to_stop_that_nobody_knows_is_not_quoted(pair: Make, chat
     assert plain.finish_reason not in said()[0]
 
 
-async def test_a_shorter_plain_answer_differs_where_it_ends(pair: Make, chat: Make, said: Said) -> None:
+async def test_a_shorter_plain_answer_differs_where_it_ends(pair: Make, said: Said) -> None:
     """The plain server plays another script: an answer kept from before stands for the speculative one."""
     bench, _, _ = pair()
     [longer] = await bench.ask(chat("tokens=5"), draw=1.0)
@@ -128,7 +129,7 @@ async def test_a_shorter_plain_answer_differs_where_it_ends(pair: Make, chat: Ma
     ],
 )
 async def test_what_is_not_comparable_or_not_drawn_is_passed_on_untouched(
-    bench: Make, openai_server: Make, manifest_text: Make, chat: Make, body: dict[str, Any], options: dict[str, Any]
+    bench: Make, openai_server: Make, body: dict[str, Any], options: dict[str, Any]
 ) -> None:
     server = openai_server()
     text = manifest_text([server.url], [server.url], policy=", parityShare: 0.5")
@@ -139,21 +140,21 @@ async def test_what_is_not_comparable_or_not_drawn_is_passed_on_untouched(
     assert made.parity.counts() == []
 
 
-async def test_no_policy_no_parity(bench: Make, openai_server: Make, manifest_text: Make, chat: Make) -> None:
+async def test_no_policy_no_parity(bench: Make, openai_server: Make) -> None:
     server = openai_server()
     made = bench(manifest_text([server.url], [server.url]).split("---")[0])
     await made.ask(chat("tokens=1"))
     assert made.parity.counts() == []
 
 
-async def test_reader_gets_a_stream_as_it_came(pair: Make, chat: Make) -> None:
+async def test_reader_gets_a_stream_as_it_came(pair: Make) -> None:
     bench, _, _ = pair()
     watched = await bench.ask(chat("tokens=20 split=7", stream=True))
     unwatched = await bench.ask(chat("tokens=20 split=7", stream=True), draw=1.0)
     assert b"".join(piece.data for piece in watched) == b"".join(piece.data for piece in unwatched)
 
 
-async def test_stream_that_its_client_left_is_not_compared(pair: Make, chat: Make) -> None:
+async def test_stream_that_its_client_left_is_not_compared(pair: Make) -> None:
     bench, plain, _ = pair()
     job = bench.job(chat("tokens=50 gap=0.01", stream=True))
     stream = bench.watch(await bench.served.speculative.replicas[0].upstream.open(job), job)
@@ -164,7 +165,7 @@ async def test_stream_that_its_client_left_is_not_compared(pair: Make, chat: Mak
     assert len(plain.requests) == 1
 
 
-async def test_answer_beyond_the_limit_is_passed_on_and_dropped(pair: Make, chat: Make) -> None:
+async def test_answer_beyond_the_limit_is_passed_on_and_dropped(pair: Make) -> None:
     bench, plain, _ = pair()
     pieces = await bench.ask(chat(f"tokens=3 big={MAX_ANSWER_BYTES // 8}", stream=True))
     assert sum(len(piece.data) for piece in pieces) > MAX_ANSWER_BYTES
@@ -172,7 +173,7 @@ async def test_answer_beyond_the_limit_is_passed_on_and_dropped(pair: Make, chat
     assert plain.requests == []
 
 
-async def test_nothing_is_replayed_while_the_server_is_busy(pair: Make, chat: Make) -> None:
+async def test_nothing_is_replayed_while_the_server_is_busy(pair: Make) -> None:
     bench, plain, _ = pair()
     bench.plain.acquire(0, 0.0)
     await bench.ask(chat("tokens=1"))
@@ -182,7 +183,7 @@ async def test_nothing_is_replayed_while_the_server_is_busy(pair: Make, chat: Ma
     await bench.counted({"checked": 1})
 
 
-async def test_nothing_is_replayed_while_a_request_waits_for_a_place(pair: Make, chat: Make) -> None:
+async def test_nothing_is_replayed_while_a_request_waits_for_a_place(pair: Make) -> None:
     bench, plain, _ = pair()
     assert bench.admission.try_enter("acme")
     waiting = asyncio.create_task(bench.admission.enter("acme"))
@@ -194,7 +195,7 @@ async def test_nothing_is_replayed_while_a_request_waits_for_a_place(pair: Make,
     await bench.counted({"checked": 1})
 
 
-async def test_replay_gives_way_to_a_request_and_is_done_later(pair: Make, chat: Make) -> None:
+async def test_replay_gives_way_to_a_request_and_is_done_later(pair: Make) -> None:
     bench, plain, _ = pair()
     plain.pace_s = 2.0
     await bench.ask(chat("tokens=8 gap", stream=True))
@@ -208,7 +209,7 @@ async def test_replay_gives_way_to_a_request_and_is_done_later(pair: Make, chat:
     assert len(plain.requests) == 2
 
 
-async def test_replay_that_always_has_to_give_way_is_dropped(pair: Make, chat: Make) -> None:
+async def test_replay_that_always_has_to_give_way_is_dropped(pair: Make) -> None:
     bench, plain, _ = pair()
     plain.pace_s = 2.0
     await bench.ask(chat("tokens=8 gap", stream=True))
@@ -220,7 +221,7 @@ async def test_replay_that_always_has_to_give_way_is_dropped(pair: Make, chat: M
     await bench.counted({"gave_way": 1})
 
 
-async def test_full_queue_drops_its_oldest(pair: Make, chat: Make) -> None:
+async def test_full_queue_drops_its_oldest(pair: Make) -> None:
     bench, plain, _ = pair(max_queued=2)
     bench.plain.acquire(0, 0.0)
     for tokens in (1, 2, 3):
@@ -231,7 +232,7 @@ async def test_full_queue_drops_its_oldest(pair: Make, chat: Make) -> None:
     assert [request["messages"][0]["content"] for request in plain.requests] == ["tokens=2", "tokens=3"]
 
 
-async def test_answer_of_another_manifest_is_not_compared(pair: Make, chat: Make, manifest_text: Make) -> None:
+async def test_answer_of_another_manifest_is_not_compared(pair: Make) -> None:
     bench, plain, speculative = pair()
     bench.plain.acquire(0, 0.0)
     await bench.ask(chat("tokens=1"))
@@ -240,9 +241,7 @@ async def test_answer_of_another_manifest_is_not_compared(pair: Make, chat: Make
     assert plain.requests == []
 
 
-async def test_reload_does_not_close_the_server_of_a_running_replay(
-    pair: Make, chat: Make, manifest_text: Make, openai_server: Make
-) -> None:
+async def test_reload_does_not_close_the_server_of_a_running_replay(pair: Make, openai_server: Make) -> None:
     bench, plain, speculative = pair()
     await bench.ask(chat("tokens=6 gap=0.05", stream=True))
     await bench.until(lambda: len(plain.requests) == 1)
@@ -253,7 +252,7 @@ async def test_reload_does_not_close_the_server_of_a_running_replay(
 
 
 async def test_failed_replay_is_dropped_and_says_nothing_of_the_servers_health(
-    bench: Make, openai_server: Make, manifest_text: Make, chat: Make
+    bench: Make, openai_server: Make
 ) -> None:
     made = bench(manifest_text([dead_url()], [openai_server().url], policy=ALL))
     for _ in range(3):
@@ -264,13 +263,13 @@ async def test_failed_replay_is_dropped_and_says_nothing_of_the_servers_health(
 
 
 @pytest.mark.parametrize("script", ["tokens=2 early-end", "tokens=9 gap=5"])
-async def test_replay_without_an_end_is_dropped_in_time(pair: Make, chat: Make, script: str) -> None:
+async def test_replay_without_an_end_is_dropped_in_time(pair: Make, script: str) -> None:
     bench, _, _ = pair(replay_timeout_s=0.3)
-    await bench.ask(chat(script, stream=True), watched=await _short_stream(bench, chat))
+    await bench.ask(chat(script, stream=True), watched=await _short_stream(bench))
     await bench.counted({"failed": 1})
 
 
-async def test_answer_in_no_known_form_is_dropped(pair: Make, chat: Make) -> None:
+async def test_answer_in_no_known_form_is_dropped(pair: Make) -> None:
     bench, _, _ = pair()
     job = bench.job(chat("tokens=1"))
     completion = await bench.plain.upstream.complete(job)
@@ -279,9 +278,9 @@ async def test_answer_in_no_known_form_is_dropped(pair: Make, chat: Make) -> Non
     await bench.counted({"unreadable": 1})
 
 
-async def test_close_cancels_a_replay_at_once_and_takes_no_more(pair: Make, chat: Make) -> None:
+async def test_close_cancels_a_replay_at_once_and_takes_no_more(pair: Make) -> None:
     bench, plain, _ = pair()
-    await bench.ask(chat("tokens=100 gap=1", stream=True), watched=await _short_stream(bench, chat))
+    await bench.ask(chat("tokens=100 gap=1", stream=True), watched=await _short_stream(bench))
     await bench.until(lambda: len(plain.requests) == 1)
     async with asyncio.timeout(60):  # what is left of the replay takes 99 s
         await bench.parity.aclose()

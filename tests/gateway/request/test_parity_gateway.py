@@ -8,13 +8,14 @@ from typing import Any
 
 import httpx
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 
 
 def test_replays_are_counted_and_are_no_requests(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     plain, speculative = openai_server(), openai_server()
     served = gateway(manifest_text([plain.url], [speculative.url], policy=", parityShare: 1"))
@@ -35,7 +36,7 @@ def test_replays_are_counted_and_are_no_requests(
 
 
 def test_gateway_stops_at_once_in_the_middle_of_a_replay(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     plain, speculative = openai_server(), openai_server()
     served = gateway(manifest_text([plain.url], [speculative.url], policy=", parityShare: 1"))

@@ -19,6 +19,7 @@ from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules, may_name_variable
 from slipstream_tools.cli import main
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S
 
 METADATA = (
@@ -202,7 +203,7 @@ async def test_an_ipv4_address_within_what_a_name_resolves_to_is_looked_at(found
 
 
 def test_pair_with_a_refused_server_is_down_and_the_others_are_not(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str], chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     server = openai_server()
     rules = UpstreamSettings(endpoints=("127.0.0.1/32",))
@@ -218,7 +219,7 @@ def _ask(started: Any, body: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize("address", ["http://user:secret@host", "http://user@host", "ftp://host", "file:///etc/passwd"])
-def test_credentials_and_other_schemes_are_no_address(address: str, manifest_text: Callable[..., str]) -> None:
+def test_credentials_and_other_schemes_are_no_address(address: str) -> None:
     with pytest.raises(ManifestError) as caught:
         compile_file(Path("pair.yaml"), manifest_text([address]).encode())
     assert "secret" not in str(caught.value)
@@ -240,11 +241,7 @@ def test_environment_variables_that_manifests_may_name(name: str, patterns: tupl
 
 
 def test_our_own_secrets_are_sent_to_nobody(
-    gateway: Callable[..., Any],
-    openai_server: Callable[..., Any],
-    manifest_text: Callable[..., str],
-    chat: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLIPSTREAM_REDIS_URL", "redis://:hunter2@127.0.0.1:1/0")
     server = openai_server()
@@ -257,7 +254,7 @@ def test_our_own_secrets_are_sent_to_nobody(
 
 
 def test_headers_on_the_list_go_on_and_no_others(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str], chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     server = openai_server()
     started = gateway(manifest_text([server.url]), upstreams=UpstreamSettings(forwarded_headers=("x-tenant",)))

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.gateway_process import Process
 from tests.support.polling import PATIENCE_S
 
@@ -26,7 +27,7 @@ def new_key(file: Path, *rights: str) -> str:
     return done.stdout.strip().splitlines()[-1].split()[-1]
 
 
-def requests(key: str, chat: Callable[..., dict[str, Any]]) -> list[tuple[str, dict[str, Any], str]]:
+def requests(key: str) -> list[tuple[str, dict[str, Any], str]]:
     """Path, body and key: what goes well, and what goes wrong in each way."""
     scripts = ("tokens=3", "status=400", "status=500", "status=503", "die=0", "garbage", "early-end")
     asked = [
@@ -47,8 +48,6 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
     tmp_path: Path,
     free_ports: Callable[[int], list[int]],
     openai_server: Callable[..., Any],
-    manifest_text: Callable[..., str],
-    chat: Callable[..., dict[str, Any]],
     collector: tuple[str, list[bytes]],
 ) -> None:
     keys, audit, log = tmp_path / "keys.json", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
@@ -69,7 +68,7 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
     try:
         process.wait_live()
         with httpx.Client(base_url=process.url, timeout=PATIENCE_S) as client:
-            for path, body, credential in requests(key, chat):
+            for path, body, credential in requests(key):
                 headers = {"authorization": f"Bearer {credential}"}
                 answers.append(client.post(path, json=body, headers=headers))
             admin = {"authorization": f"Bearer {key}"}

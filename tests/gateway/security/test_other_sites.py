@@ -10,6 +10,7 @@ import httpx
 import pytest
 from slipstream_core.settings import AccessSettings
 
+from tests.gateway.pair_manifest import manifest_text
 from tests.support.browser import chromium
 from tests.support.polling import PATIENCE_S
 
@@ -25,7 +26,7 @@ def upstream(openai_server: Callable[..., Any]) -> Any:
 
 
 @pytest.fixture
-def url(gateway: Callable[..., Any], manifest_text: Callable[..., str], upstream: Any) -> str:
+def url(gateway: Callable[..., Any], upstream: Any) -> str:
     return gateway(manifest_text([upstream.url])).url
 
 
@@ -96,9 +97,7 @@ def test_pages_of_other_sites_are_refused(url: str, upstream: Any) -> None:
         assert ask(url, origin=origin, **JSON).status_code == 200
 
 
-def test_with_keys_neither_host_nor_origin_counts(
-    gateway: Callable[..., Any], manifest_text: Callable[..., str], upstream: Any, tmp_path: Path
-) -> None:
+def test_with_keys_neither_host_nor_origin_counts(gateway: Callable[..., Any], upstream: Any, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text('{"keys": []}')
     served = gateway(manifest_text([upstream.url]), access=AccessSettings(keys=keys))
@@ -107,7 +106,7 @@ def test_with_keys_neither_host_nor_origin_counts(
 
 
 def test_where_other_machines_reach_it_neither_host_nor_origin_counts(
-    gateway: Callable[..., Any], manifest_text: Callable[..., str], upstream: Any
+    gateway: Callable[..., Any], upstream: Any
 ) -> None:
     served = gateway(manifest_text([upstream.url]), host="0.0.0.0")
     assert ask(served.url, host="models.internal", origin="https://app.example", **JSON).status_code == 200

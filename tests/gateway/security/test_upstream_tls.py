@@ -21,6 +21,7 @@ from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from slipstream_tools.up.processes import Child
 from slipstream_tools.up.triton_install import find_triton, link_libraries, triton_environment
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.hanging_files import replace_by_fifo
 from tests.support.polling import PATIENCE_S, eventually, soon
 
@@ -30,7 +31,7 @@ def ask(gateway: Any, body: dict[str, Any]) -> httpx.Response:
 
 
 def test_server_with_both_certificates_is_talked_to(
-    certificates: Any, tls_front: Any, openai_server: Any, gateway: Any, manifest_text: Any, chat: Any
+    certificates: Any, tls_front: Any, openai_server: Any, gateway: Any
 ) -> None:
     ours, theirs = certificates("ours"), certificates("theirs")
     front = tls_front(openai_server().port, theirs.server(clients=ours.ca))
@@ -53,9 +54,8 @@ def test_server_with_both_certificates_is_talked_to(
     ],
 )
 def test_what_is_wrong_with_a_server_is_logged_and_not_told(
-    case: str, said: str, certificates: Any, tls_front: Any, openai_server: Any, gateway: Any, manifest_text: Any,
-    chat: Any, caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    case: str, said: str, certificates: Any, tls_front: Any, openai_server: Any, gateway: Any, 
+    caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
     ours, theirs = certificates("ours"), certificates("theirs")
     if case == "expired":
         past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
@@ -75,7 +75,7 @@ def test_what_is_wrong_with_a_server_is_logged_and_not_told(
 
 
 def test_new_files_are_used_without_a_restart(
-    certificates: Any, tls_front: Any, openai_server: Any, gateway: Any, manifest_text: Any, chat: Any
+    certificates: Any, tls_front: Any, openai_server: Any, gateway: Any
 ) -> None:
     """The server believes clients of a new authority alone, and has a certificate of a new authority itself."""
     old, new, theirs = certificates("old"), certificates("new"), certificates("theirs")

@@ -21,6 +21,7 @@ from slipstream_tools.gateway import options as gateway_options
 from slipstream_tools.gateway.options.checks import secret_of
 from slipstream_tools.up.assignment_secret import demo_request_id, secret_options
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.gateway_process import Process
 from tests.support.polling import PATIENCE_S
 
@@ -30,7 +31,7 @@ TEXT = "Summarize the following support call for the CRM: reason, agent actions,
 
 
 @pytest.fixture
-def manifest(openai_server: Callable[..., Any], manifest_text: Callable[..., str]) -> str:
+def manifest(openai_server: Callable[..., Any]) -> str:
     """Half of its requests are held back."""
     return manifest_text([openai_server().url], [openai_server().url], policy=HALF)
 
@@ -46,7 +47,7 @@ def assigned(url: str, body: dict[str, Any], ids: list[str] = IDS) -> list[str]:
 
 
 def test_gateways_with_one_secret_assign_alike_and_others_do_not(
-    run_gateway: Callable[..., Any], manifest: str, chat: Any, tmp_path: Path
+    run_gateway: Callable[..., Any], manifest: str, tmp_path: Path
 ) -> None:
     found = []
     for number, secret in enumerate((b"one secret", b"one secret", b"another secret")):
@@ -58,7 +59,7 @@ def test_gateways_with_one_secret_assign_alike_and_others_do_not(
 
 
 def test_ids_that_a_client_picks_by_a_hash_without_the_secret_are_held_back_like_all(
-    gateway: Callable[..., Any], manifest: str, chat: Any
+    gateway: Callable[..., Any], manifest: str
 ) -> None:
     """By the hash that stands in this repository, all of them would speculate."""
     names = (f"picked-{number}" for number in range(1000))
@@ -67,9 +68,7 @@ def test_ids_that_a_client_picks_by_a_hash_without_the_secret_are_held_back_like
     assert 10 < reasons.count("hold_back") < 50
 
 
-def test_workers_share_the_secret_that_was_made_for_them(
-    start: Callable[..., Process], manifest: str, chat: Any
-) -> None:
+def test_workers_share_the_secret_that_was_made_for_them(start: Callable[..., Process], manifest: str) -> None:
     process = start(manifest, "--workers", "2", "--drain", "1", "--conformance", "off")
     first = assigned(process.url, chat(TEXT))
     assert set(first) == {"speculation_pays", "hold_back"}

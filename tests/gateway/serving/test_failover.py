@@ -11,6 +11,7 @@ import httpx
 import pytest
 from slipstream_core.settings import Deadlines, HealthSettings
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S
 from tests.support.ports import dead_url
 
@@ -28,7 +29,7 @@ def events_of(response: httpx.Response) -> list[Any]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_dead_replica_is_passed_over(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any, stream: bool
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], stream: bool
 ) -> None:
     alive = openai_server()
     served = gateway(manifest_text([dead_url(), alive.url]))
@@ -40,7 +41,7 @@ def test_dead_replica_is_passed_over(
 
 @pytest.mark.parametrize("script", ["die=0", "status=500", "status=503", "status=429", "garbage", "die=0 stream"])
 def test_speculative_arm_that_fails_before_the_first_byte_falls_back_to_plain(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, script: str
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], script: str
 ) -> None:
     speculative, plain = openai_server(), openai_server()
     served = gateway(manifest_text([plain.url], [speculative.url]))
@@ -52,9 +53,7 @@ def test_speculative_arm_that_fails_before_the_first_byte_falls_back_to_plain(
     assert "127.0.0.1" not in response.text
 
 
-def test_fallen_back_answer_says_so(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
-) -> None:
+def test_fallen_back_answer_says_so(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> None:
     plain = openai_server()
     served = gateway(manifest_text([plain.url], [dead_url()]))
     response = post(served.url, chat("tokens=2", stream=True), headers=SPECULATE)
@@ -66,7 +65,7 @@ def test_fallen_back_answer_says_so(
 
 
 def test_nothing_up_is_503_with_retry_after_and_works_once_a_server_is_back(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     url = dead_url()
     served = gateway(manifest_text([url]))
@@ -82,7 +81,7 @@ def test_nothing_up_is_503_with_retry_after_and_works_once_a_server_is_back(
 
 
 def test_upstream_4xx_is_passed_through_and_not_retried(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     first, second = openai_server(), openai_server()
     served = gateway(manifest_text([first.url, second.url]))
@@ -93,7 +92,7 @@ def test_upstream_4xx_is_passed_through_and_not_retried(
 
 @pytest.mark.parametrize("script", ["tokens=9 die=3", "tokens=3 early-end"])
 def test_stream_that_breaks_ends_with_an_error_event_and_is_not_repeated(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any, script: str
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], script: str
 ) -> None:
     first, second = openai_server(), openai_server()
     served = gateway(manifest_text([first.url, second.url]))
@@ -114,7 +113,7 @@ def test_stream_that_breaks_ends_with_an_error_event_and_is_not_repeated(
 
 
 def test_deadlines_end_slow_starts_and_silent_streams(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     limits = Deadlines(connect_s=PATIENCE_S, first_chunk_s=3.0, between_chunks_s=3.0, total_s=6.0)
     served = gateway(manifest_text([openai_server().url]), deadlines=limits)
@@ -135,7 +134,7 @@ def test_deadlines_end_slow_starts_and_silent_streams(
 
 
 def test_streams_that_go_silent_take_their_server_out(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     deadlines = Deadlines(connect_s=PATIENCE_S, between_chunks_s=1)
     health = HealthSettings(first_ejection_s=PATIENCE_S)  # it outlasts the check
@@ -150,7 +149,7 @@ def test_streams_that_go_silent_take_their_server_out(
 
 
 def test_features_that_only_one_arm_has_go_there(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     plain, speculative = openai_server(), openai_server()
     served = gateway(manifest_text([plain.url], [speculative.url]))

@@ -28,6 +28,7 @@ from slipstream_core.manifest.kill_switch import KillFile
 from slipstream_gateway.sources.cluster.snapshot import read_snapshot
 from slipstream_tools.cli import main
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.gateway_process import Process, stream, workers_that_serve
 from tests.support.hanging_files import leased, replace_by_fifo
 from tests.support.polling import PATIENCE_S, eventually
@@ -220,9 +221,8 @@ def test_a_snapshot_that_is_a_fifo_is_not_used(tmp_path: Path, caplog: pytest.Lo
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_files_that_become_fifos_hold_up_neither_requests_nor_the_end(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any, tmp_path: Path,
-    workers: int,
-) -> None:  # fmt: skip
+    start: Callable[..., Process], openai_server: Callable[..., Any], tmp_path: Path,
+    workers: int) -> None:  # fmt: skip
     process = start(manifest_text([openai_server().url]), "--workers", str(workers), "--drain", "1")
     eventually(lambda: workers_that_serve(process) == workers)
     replace_by_fifo(tmp_path / "pair.yaml")
@@ -241,9 +241,8 @@ def test_files_that_become_fifos_hold_up_neither_requests_nor_the_end(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_second_signal_ends_a_gateway_that_drains(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any, workers: int,
-    number: signal.Signals,
-) -> None:  # fmt: skip
+    start: Callable[..., Process], openai_server: Callable[..., Any], workers: int,
+    number: signal.Signals) -> None:  # fmt: skip
     process = start(manifest_text([openai_server().url]), "--workers", str(workers), "--drain", "600")
     with stream(process, chat("tokens=100000 gap=0.05")) as connection:
         connection.recv(1000)
@@ -255,7 +254,7 @@ def test_a_second_signal_ends_a_gateway_that_drains(
 
 
 def test_a_kill_switch_whose_file_hangs_is_said_and_holds_up_no_end(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, tmp_path: Path
+    start: Callable[..., Process], openai_server: Callable[..., Any], tmp_path: Path
 ) -> None:
     """It waits for the lock of its file, as on a network file system whose server is away."""
     process = start(manifest_text([openai_server().url]), "--drain", "1")

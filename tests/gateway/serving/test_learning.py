@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.draws import draws_of
 
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
@@ -24,7 +25,7 @@ def ids(*, held_back: bool, share: float = 0.5) -> Iterator[str]:
 
 
 @pytest.fixture
-def serve(gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str]) -> Any:
+def serve(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> Any:
     """Starts one gateway with a plain and a speculative server behind it, for a policy's fields. It is easily sure, so
     that a long summary speculates before anything is measured."""
 
@@ -37,26 +38,21 @@ def serve(gateway: Callable[..., Any], openai_server: Callable[..., Any], manife
     return start
 
 
-@pytest.fixture
-def ask(chat: Callable[..., Any]) -> Callable[..., httpx.Response]:
+def ask(served: Any, script: str, path: str = "/v1/chat/completions", **headers: str) -> httpx.Response:
     """Sends a chat request whose upstream follows `script`, behind an instruction that is classified."""
-
-    def send(served: Any, script: str, path: str = "/v1/chat/completions", **headers: str) -> httpx.Response:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        body = chat(f"{SUMMARY} {script}", stream="gap" in script)
-        response = httpx.post(f"{served.url}{path}", json=body, headers=ASK | named, timeout=20)
-        assert response.status_code == 200, response.text
-        return response
-
-    return send
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    body = chat(f"{SUMMARY} {script}", stream="gap" in script)
+    response = httpx.post(f"{served.url}{path}", json=body, headers=ASK | named, timeout=20)
+    assert response.status_code == 200, response.text
+    return response
 
 
-def numbers(ask: Callable[..., httpx.Response], served: Any, script: str, **headers: str) -> dict[str, Any]:
+def numbers(served: Any, script: str, **headers: str) -> dict[str, Any]:
     found: dict[str, Any] = ask(served, script, "/v1/route", **headers).json()["numbers"]
     return found
 
 
-def test_answers_that_turn_out_short_make_their_kind_plain(serve: Any, ask: Any) -> None:
+def test_answers_that_turn_out_short_make_their_kind_plain(serve: Any) -> None:
     served = serve(", minOutputTokens: 20, holdBackShare: 0")
     first = ask(served, "tokens=3", x_request_id="id-1")
     assert first.headers["x-slipstream-reason"] == "speculation_pays"
@@ -66,12 +62,12 @@ def test_answers_that_turn_out_short_make_their_kind_plain(serve: Any, ask: Any)
     assert last.headers["x-slipstream-arm"] == "plain"
     assert last.headers["x-slipstream-reason"] == "short_output"
     assert last.headers["x-slipstream-class"] == "summarization/short"
-    found = numbers(ask, served, "tokens=3")
+    found = numbers(served, "tokens=3")
     assert found["output_tokens_level"] == "fingerprint"
     assert found["output_tokens"] == pytest.approx(3, abs=1)
 
 
-def test_speculative_servers_that_turn_out_slower_are_left(serve: Any, ask: Any) -> None:
+def test_speculative_servers_that_turn_out_slower_are_left(serve: Any) -> None:
     """No server counts draft tokens here: what speaks is the time per token of the two arms alone."""
     served = serve(", holdBackShare: 0, explorationShare: 0")
     served.plain.pace_s, served.speculative.pace_s = 0.001, 0.01
@@ -84,7 +80,7 @@ def test_speculative_servers_that_turn_out_slower_are_left(serve: Any, ask: Any)
     assert float(last.headers["x-slipstream-saving-ms"]) < 0
 
 
-def test_what_is_held_back_is_control_and_is_compared(serve: Any, ask: Any) -> None:
+def test_what_is_held_back_is_control_and_is_compared(serve: Any) -> None:
     # By rules alone, and nothing speaks against speculation: the arm comes from the draws, whatever the paces are.
     rules = "decision: rules, minOutputTokens: 1, maxRareTokenShare: 1, minConfidence: 0"
     served = serve(f", holdBackShare: 0.5, explorationShare: 0, {rules}")
@@ -112,47 +108,45 @@ def test_what_is_held_back_is_control_and_is_compared(serve: Any, ask: Any) -> N
     assert served.metric("slipstream_requests_total", arm="control", reason="hold_back") == 6
 
 
-def test_a_request_may_keep_out_of_the_estimates_where_clients_may_choose(serve: Any, ask: Any) -> None:
+def test_a_request_may_keep_out_of_the_estimates_where_clients_may_choose(serve: Any) -> None:
     served = serve(", holdBackShare: 0")
     for _ in range(5):
         ask(served, "tokens=3", x_slipstream_learn="off")
-    assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "prior"
+    assert numbers(served, "tokens=3")["output_tokens_level"] == "prior"
     assert httpx.get(f"{served.url}/v1/evidence").json()["data"][0]["classes"] == []
     for _ in range(5):
         ask(served, "tokens=3", x_slipstream_learn="on")
-    assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "fingerprint"
+    assert numbers(served, "tokens=3")["output_tokens_level"] == "fingerprint"
 
 
-def test_where_clients_may_not_choose_their_wishes_are_ignored(
-    gateway: Any, openai_server: Any, manifest_text: Any, ask: Any
-) -> None:
+def test_where_clients_may_not_choose_their_wishes_are_ignored(gateway: Any, openai_server: Any) -> None:
     plain, speculative = openai_server(), openai_server()
     text = manifest_text([plain.url], [speculative.url], policy=", holdBackShare: 0")
     served = gateway(text.replace("allowClientMode: true", "allowClientMode: false"))
     for _ in range(5):
         answer = ask(served, "tokens=3", x_slipstream_learn="off", x_slipstream_mode="plain")
         assert answer.headers["x-slipstream-reason"] != "client_asked"
-    assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "fingerprint"
+    assert numbers(served, "tokens=3")["output_tokens_level"] == "fingerprint"
 
 
-def test_keys_of_different_customers_teach_apart(serve: Any, ask: Any) -> None:
+def test_keys_of_different_customers_teach_apart(serve: Any) -> None:
     served = serve(", holdBackShare: 0")
     for _ in range(5):
         ask(served, "tokens=3")
-    assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "fingerprint"
-    assert numbers(ask, served, "tokens=3", authorization="Bearer sk-other")["output_tokens_level"] != "fingerprint"
+    assert numbers(served, "tokens=3")["output_tokens_level"] == "fingerprint"
+    assert numbers(served, "tokens=3", authorization="Bearer sk-other")["output_tokens_level"] != "fingerprint"
     assert served.metric("slipstream_estimates_fingerprints") == 1
 
 
-def test_several_choices_teach_nothing(serve: Any, chat: Any, ask: Any) -> None:
+def test_several_choices_teach_nothing(serve: Any) -> None:
     served = serve()
     for _ in range(5):
         body = chat(f"{SUMMARY} tokens=3", n=2)
         assert httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=ASK).status_code == 200
-    assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "prior"
+    assert numbers(served, "tokens=3")["output_tokens_level"] == "prior"
 
 
-def test_the_kill_switch_wins_over_all_that_was_learnt_and_asked(serve: Any, ask: Any) -> None:
+def test_the_kill_switch_wins_over_all_that_was_learnt_and_asked(serve: Any) -> None:
     served = serve(", killSwitch: true, holdBackShare: 1, explorationShare: 1")
     for _ in range(3):
         answer = ask(served, "tokens=3", x_slipstream_mode="speculative", x_slipstream_draft_length="5")
@@ -160,7 +154,7 @@ def test_the_kill_switch_wins_over_all_that_was_learnt_and_asked(serve: Any, ask
     assert served.speculative.requests == []
 
 
-def test_an_explanation_is_what_a_request_of_that_id_gets(serve: Any, ask: Any) -> None:
+def test_an_explanation_is_what_a_request_of_that_id_gets(serve: Any) -> None:
     served = serve(", holdBackShare: 0.5")
     for held_back, reason in ((True, "hold_back"), (False, "speculation_pays")):
         request_id = next(ids(held_back=held_back))
@@ -171,7 +165,7 @@ def test_an_explanation_is_what_a_request_of_that_id_gets(serve: Any, ask: Any) 
     assert served.plain.requests == served.speculative.requests == []
 
 
-def test_servers_with_a_draft_length_of_their_own_refuse_another(serve: Any, chat: Any) -> None:
+def test_servers_with_a_draft_length_of_their_own_refuse_another(serve: Any) -> None:
     served = serve()
     headers = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": "3"}
     response = httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=3"), headers=headers)
@@ -181,7 +175,7 @@ def test_servers_with_a_draft_length_of_their_own_refuse_another(serve: Any, cha
 
 
 def test_an_answer_that_took_two_attempts_teaches_nothing(
-    gateway: Any, openai_server: Any, manifest_text: Any, ask: Any, free_ports: Callable[[int], list[int]]
+    gateway: Any, openai_server: Any, free_ports: Callable[[int], list[int]]
 ) -> None:
     """Its time is that of the failure, too; its arm is not the one that was decided."""
     [nobody] = free_ports(1)
@@ -189,4 +183,4 @@ def test_an_answer_that_took_two_attempts_teaches_nothing(
     served = gateway(manifest_text([plain.url], [f"http://127.0.0.1:{nobody}"]))
     answer = ask(served, "tokens=3", x_slipstream_mode="speculative")
     assert answer.headers["x-slipstream-reason"] == "speculative_unavailable"
-    assert numbers(ask, served, "tokens=3")["output_tokens_samples"] == 0
+    assert numbers(served, "tokens=3")["output_tokens_samples"] == 0

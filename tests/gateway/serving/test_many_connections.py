@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S
 
 IDLE = 2_100
@@ -30,11 +31,7 @@ def many_files() -> Iterator[None]:
 
 
 def test_idle_connections_of_one_client_keep_no_other_one_out(
-    start: Callable[..., Any],
-    openai_server: Callable[..., Any],
-    manifest_text: Callable[..., str],
-    chat: Callable[..., dict[str, Any]],
-    many_files: None,
+    start: Callable[..., Any], openai_server: Callable[..., Any], many_files: None
 ) -> None:
     gateway = start(manifest_text([openai_server().url]))
     with ExitStack() as stack, httpx.Client(base_url=gateway.url, timeout=PATIENCE_S) as known:
@@ -49,7 +46,7 @@ def test_idle_connections_of_one_client_keep_no_other_one_out(
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(
-    start: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str], workers: str
+    start: Callable[..., Any], openai_server: Callable[..., Any], workers: str
 ) -> None:
     gateway = start(manifest_text([openai_server().url]), "--workers", workers, open_files=(512, 6_000))
     assert _limits(gateway.child.pid) == ("6000", "6000")
@@ -59,7 +56,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(
 
 
 def test_a_limit_of_open_files_that_is_too_low_is_said(
-    start: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str]
+    start: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     gateway = start(manifest_text([openai_server().url]), "--max-queued", "100", open_files=(512, 600))
     assert _limits(gateway.child.pid) == ("600", "600")

@@ -8,6 +8,8 @@ from typing import Any
 import openai
 import pytest
 
+from tests.gateway.pair_manifest import manifest_text
+
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. "
 
 
@@ -16,7 +18,7 @@ def client(url: str) -> openai.OpenAI:
 
 
 @pytest.fixture
-def served(gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str]) -> Any:
+def served(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> Any:
     """One gateway with a plain and a speculative server behind it."""
     plain, speculative = openai_server(), openai_server()
     # Easily sure, so that a long summary speculates before anything is measured; and nothing is left to chance.

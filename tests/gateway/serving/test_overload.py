@@ -12,6 +12,7 @@ import httpx
 import pytest
 from slipstream_core.settings import HealthSettings, Limits, OverloadSettings
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
@@ -26,9 +27,7 @@ def post(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:
     return CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=named)
 
 
-def test_retries_stay_bounded_while_every_server_fails(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
+def test_retries_stay_bounded_while_every_server_fails(gateway: Make, openai_server: Make) -> None:
     servers = [openai_server() for _ in range(3)]
     for server in servers:
         server.status = 500
@@ -44,9 +43,7 @@ def test_retries_stay_bounded_while_every_server_fails(
     assert served.metric("slipstream_replica_ejections_total", cause="failures") >= 3
 
 
-def test_a_server_that_fails_at_once_is_left_out_and_comes_back(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
+def test_a_server_that_fails_at_once_is_left_out_and_comes_back(gateway: Make, openai_server: Make) -> None:
     broken, healthy = openai_server(), openai_server()
     broken.status = 500
     served = gateway(manifest_text([broken.url, healthy.url]), health=HealthSettings(window_s=0.5))
@@ -61,7 +58,7 @@ def test_a_server_that_fails_at_once_is_left_out_and_comes_back(
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_deadline_of_the_client_ends_the_request_and_blames_nobody(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make, stream: bool
+    gateway: Make, openai_server: Make, stream: bool
 ) -> None:
     server = openai_server()
     served = gateway(manifest_text([openai_server().url], [server.url]))
@@ -74,9 +71,7 @@ def test_deadline_of_the_client_ends_the_request_and_blames_nobody(
     assert served.metric("slipstream_requests_total", status="deadline_exceeded") == 3
 
 
-def test_deadline_ends_a_stream_with_an_error_event_and_its_work_upstream(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
+def test_deadline_ends_a_stream_with_an_error_event_and_its_work_upstream(gateway: Make, openai_server: Make) -> None:
     server = openai_server()
     served = gateway(manifest_text([server.url]))
     answer = post(served.url, chat("tokens=99999 gap=0.05", stream=True), x_request_timeout="3")
@@ -85,9 +80,7 @@ def test_deadline_ends_a_stream_with_an_error_event_and_its_work_upstream(
     assert server.cancelled.wait(PATIENCE_S)
 
 
-def test_bad_timeouts_are_refused_by_name_and_value(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
+def test_bad_timeouts_are_refused_by_name_and_value(gateway: Make, openai_server: Make) -> None:
     served = gateway(manifest_text([openai_server().url]))
     for value in ("0", "-1", "soon", "1e3", "nan", "1,5", "99999999"):
         answer = post(served.url, chat("tokens=1"), x_request_timeout=value)
@@ -97,7 +90,7 @@ def test_bad_timeouts_are_refused_by_name_and_value(
 
 
 def test_who_finds_no_place_is_told_when_to_come_back_and_no_one_waits_beyond_a_deadline(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+    gateway: Make, openai_server: Make
 ) -> None:
     server = openai_server()
     limits = Limits(max_in_flight=1, max_queued=1, queue_timeout_s=PATIENCE_S)

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
 from tests.support.gateway_process import Process, is_refused, read_all, stream, workers_of
 from tests.support.polling import PATIENCE_S, eventually
@@ -37,7 +38,7 @@ def streaming(process: Process, body: dict[str, Any]) -> Iterator[Reading]:
 
 
 def test_sigterm_stops_accepting_finishes_streams_and_exits_0(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--drain", "20")
     connection = stream(process, chat("tokens=30 gap=0.05"))
@@ -51,7 +52,7 @@ def test_sigterm_stops_accepting_finishes_streams_and_exits_0(
 
 
 def test_drain_limit_ends_streams_with_an_error_event(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
     server = openai_server()
     process = start(manifest_text([server.url]), "--drain", "1")
@@ -66,7 +67,7 @@ def test_drain_limit_ends_streams_with_an_error_event(
 
 
 def test_sigterm_while_a_stream_looks_for_a_server_lets_it_go_on_to_its_end(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
     servers = [openai_server() for _ in range(3)]
     process = start(manifest_text([server.url for server in servers], policy=TEXT), "--drain", "20")
@@ -81,7 +82,7 @@ def test_sigterm_while_a_stream_looks_for_a_server_lets_it_go_on_to_its_end(
 
 
 def test_drain_limit_ends_a_stream_that_looks_for_a_server_with_an_error_event(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
     servers = [openai_server() for _ in range(3)]
     process = start(manifest_text([server.url for server in servers], policy=TEXT), "--drain", "1")
@@ -100,7 +101,7 @@ def test_drain_limit_ends_a_stream_that_looks_for_a_server_with_an_error_event(
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/route"])
 def test_half_a_body_at_the_end_gets_503_and_no_traceback(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, path: str
+    start: Callable[..., Process], openai_server: Callable[..., Any], path: str
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--drain", "1")
     with socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S) as connection:
@@ -116,7 +117,7 @@ def test_half_a_body_at_the_end_gets_503_and_no_traceback(
 
 
 def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
     family = psutil.Process(process.child.pid)
@@ -138,7 +139,7 @@ def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
 
 
 def test_worker_that_dies_while_the_manifest_is_bad_comes_back_with_the_last_good_one(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any, tmp_path: Path
+    start: Callable[..., Process], openai_server: Callable[..., Any], tmp_path: Path
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
     (tmp_path / "pair.yaml").write_text("kind: Nonsense\n")
@@ -157,11 +158,7 @@ def test_worker_that_dies_while_the_manifest_is_bad_comes_back_with_the_last_goo
 
 
 def test_workers_that_cannot_start_end_the_gateway_with_an_error(
-    start: Callable[..., Process],
-    openai_server: Callable[..., Any],
-    manifest_text: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[..., Process], openai_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="s", dir="/tmp") as private:  # short: it holds a Unix socket
         monkeypatch.setenv("TMPDIR", private)
@@ -176,7 +173,7 @@ def test_workers_that_cannot_start_end_the_gateway_with_an_error(
 
 
 def test_worker_that_dies_is_replaced_at_once_also_while_another_hangs(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any
+    start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
     hung, dying = workers_of(process)
@@ -191,7 +188,7 @@ def test_worker_that_dies_is_replaced_at_once_also_while_another_hangs(
 
 
 def test_sigterm_with_workers_refuses_connections_while_streams_finish(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "20")
     connection = stream(process, chat("tokens=60 gap=0.05"))
@@ -205,9 +202,7 @@ def test_sigterm_with_workers_refuses_connections_while_streams_finish(
 
 
 @pytest.mark.parametrize("piece", [500, 1024 * 1024])
-def test_endless_head_is_refused(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, piece: int
-) -> None:
+def test_endless_head_is_refused(start: Callable[..., Process], openai_server: Callable[..., Any], piece: int) -> None:
     process = start(manifest_text([openai_server().url]))
     with socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S) as connection:
         sent = b"GET /health/live HTTP/1.1\r\n" + b"x: %s\r\n" % (b"y" * 80) * 850 + b"\r\n"
@@ -224,7 +219,7 @@ def run_cli(*arguments: str, env: Mapping[str, str] = NO_VARIABLES) -> subproces
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
 
 
-def test_port_in_use_is_one_line(openai_server: Callable[..., Any], manifest_text: Any, tmp_path: Path) -> None:
+def test_port_in_use_is_one_line(openai_server: Callable[..., Any], tmp_path: Path) -> None:
     server = openai_server()
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text([server.url]))
@@ -237,9 +232,7 @@ def test_port_in_use_is_one_line(openai_server: Callable[..., Any], manifest_tex
     ("address", "reason"),
     [("unix:/no/such/folder/x", "No such file or directory"), ("unix:/dev/null", "Address already in use")],
 )
-def test_unavailable_socket_file_of_the_filter_is_one_line(
-    manifest_text: Any, tmp_path: Path, address: str, reason: str
-) -> None:
+def test_unavailable_socket_file_of_the_filter_is_one_line(tmp_path: Path, address: str, reason: str) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
     done = run_cli("extproc", "-f", str(manifest), "--port", "0", "--ext-proc", address)
@@ -275,7 +268,7 @@ def test_known_errors_are_one_clear_line(arguments: list[str], code: int, part: 
     assert "Traceback" not in done.stderr
 
 
-def test_bad_manifest_and_bad_endpoint_are_named(manifest_text: Any, tmp_path: Path) -> None:
+def test_bad_manifest_and_bad_endpoint_are_named(tmp_path: Path) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text("kind: Nonsense\n")
     bad = run_cli("gateway", "-f", str(manifest))
@@ -294,7 +287,7 @@ def test_bad_manifest_and_bad_endpoint_are_named(manifest_text: Any, tmp_path: P
     assert "ModelPair/pair: spec.engine.arms.plain.endpoints[0]: must be http://host:port" in address.stderr
 
 
-def test_a_variable_that_holds_no_api_key_is_named(manifest_text: Any, tmp_path: Path) -> None:
+def test_a_variable_that_holds_no_api_key_is_named(tmp_path: Path) -> None:
     manifest = tmp_path / "pair.yaml"
     text = manifest_text(["http://127.0.0.1:1"]).replace("protocol: openai", "protocol: openai, apiKeyEnv: A_KEY", 1)
     manifest.write_text(text)

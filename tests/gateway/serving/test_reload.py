@@ -14,11 +14,12 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.triton_server import TritonServer
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 
 def test_reload_under_load_drops_no_request_and_closes_what_is_no_longer_used(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     old, new = openai_server(), openai_server()
     served = gateway(manifest_text([old.url]))
@@ -48,7 +49,7 @@ def test_reload_under_load_drops_no_request_and_closes_what_is_no_longer_used(
 
 
 def test_running_stream_finishes_on_the_server_it_started_with(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     old, new = openai_server(), openai_server()
     served = gateway(manifest_text([old.url]))
@@ -63,11 +64,7 @@ def test_running_stream_finishes_on_the_server_it_started_with(
 
 
 def test_bad_manifest_leaves_the_good_one_in_place(
-    gateway: Callable[..., Any],
-    openai_server: Callable[..., Any],
-    manifest_text: Any,
-    chat: Any,
-    caplog: pytest.LogCaptureFixture,
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = openai_server()
     served = gateway(manifest_text([server.url]))

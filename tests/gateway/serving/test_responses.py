@@ -11,6 +11,7 @@ import openai
 import pytest
 from slipstream_core.settings import Deadlines
 
+from tests.gateway.pair_manifest import manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. "
@@ -31,7 +32,7 @@ def upstream(openai_server: Callable[..., Any]) -> Any:
 
 
 @pytest.fixture
-def served(gateway: Callable[..., Any], upstream: Any, manifest_text: Callable[..., str]) -> Any:
+def served(gateway: Callable[..., Any], upstream: Any) -> Any:
     """One server behind both arms: the only place where a response could be kept."""
     return gateway(manifest_text([upstream.url], [upstream.url], upstream_model="org/acme-7b", policy=POLICY))
 
@@ -112,7 +113,7 @@ def test_stream_that_breaks_ends_with_an_error_event_and_an_exception(served: An
 
 
 def test_server_that_dies_before_it_begins_is_as_one_that_never_answered(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str]
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     """A response is announced before anything is generated: the announcement waits, so that both servers are tried and
     the client gets a status instead of a stream that breaks."""
@@ -139,9 +140,7 @@ def test_deadline_ends_a_stream_with_an_error_event(served: Any) -> None:
     assert late.value.code == "deadline_exceeded"
 
 
-def test_silent_server_is_given_up(
-    gateway: Callable[..., Any], upstream: Any, manifest_text: Callable[..., str]
-) -> None:
+def test_silent_server_is_given_up(gateway: Callable[..., Any], upstream: Any) -> None:
     deadlines = Deadlines(connect_s=5, first_chunk_s=0.3, between_chunks_s=5, total_s=20)
     served = gateway(manifest_text([upstream.url]), deadlines=deadlines)
     with pytest.raises(openai.APIStatusError) as silent:
@@ -156,7 +155,7 @@ def test_refusals_of_the_server_reach_the_client_as_they_are(served: Any) -> Non
 
 
 def test_state_is_refused_where_there_are_several_servers(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str]
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     served = gateway(manifest_text([openai_server().url], [openai_server().url]))
     for name, value in (("previous_response_id", "resp_1"), ("conversation", "conv_1")):

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from slipstream_core.settings import Deadlines, Limits
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
@@ -58,7 +59,7 @@ def let_go(served: Any) -> None:
 
 @pytest.mark.parametrize("keeps_its_draft", [True, False])
 def test_stream_that_is_killed_before_it_goes_on_goes_on_plainly(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make, keeps_its_draft: bool
+    gateway: Make, openai_server: Make, keeps_its_draft: bool
 ) -> None:
     """No plain server is up at first, so that it asks one that drafts, and would go on to draft at the one left."""
     drafting, plain = [openai_server() for _ in range(3)], openai_server(*lasting_ports(1))
@@ -83,7 +84,7 @@ def test_stream_that_is_killed_before_it_goes_on_goes_on_plainly(
 
 
 def test_stream_whose_pair_loses_its_draft_before_it_goes_on_goes_on_plainly(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+    gateway: Make, openai_server: Make
 ) -> None:
     drafting, plain = [openai_server() for _ in range(3)], openai_server(*lasting_ports(1))
     served = gateway(manifest_text([plain.url], [server.url for server in drafting], policy=TEXT))
@@ -99,7 +100,7 @@ def test_stream_whose_pair_loses_its_draft_before_it_goes_on_goes_on_plainly(
 
 
 def test_stream_goes_on_at_a_server_of_the_manifest_that_came_meanwhile_and_not_at_one_that_was_removed(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+    gateway: Make, openai_server: Make
 ) -> None:
     before, added = [openai_server() for _ in range(3)], openai_server()
     served = gateway(manifest_text([server.url for server in before], policy=TEXT))
@@ -114,7 +115,7 @@ def test_stream_goes_on_at_a_server_of_the_manifest_that_came_meanwhile_and_not_
 
 
 def test_stream_of_a_pair_that_was_removed_goes_on_at_a_server_that_is_left_of_it(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make, caplog: pytest.LogCaptureFixture
+    gateway: Make, openai_server: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="slipstream_gateway")
     servers, other = [openai_server() for _ in range(3)], openai_server()
@@ -130,7 +131,7 @@ def test_stream_of_a_pair_that_was_removed_goes_on_at_a_server_that_is_left_of_i
 
 
 def test_stream_of_a_pair_that_was_removed_with_its_last_server_ends_with_an_error(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+    gateway: Make, openai_server: Make
 ) -> None:
     servers, other = [openai_server() for _ in range(2)], openai_server()
     deadlines = Deadlines(connect_s=PATIENCE_S, resume_s=1.0)
@@ -148,7 +149,7 @@ def test_stream_of_a_pair_that_was_removed_with_its_last_server_ends_with_an_err
 
 
 def test_client_that_leaves_before_its_stream_goes_on_gives_back_its_place_and_ends_the_work(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+    gateway: Make, openai_server: Make
 ) -> None:
     servers = [openai_server() for _ in range(3)]
     limits = Limits(max_in_flight=1, max_queued=0)
@@ -165,7 +166,7 @@ def test_client_that_leaves_before_its_stream_goes_on_gives_back_its_place_and_e
 
 
 def test_client_that_leaves_while_nobody_is_there_to_go_on_at_holds_no_server_and_no_place(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make, caplog: pytest.LogCaptureFixture
+    gateway: Make, openai_server: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has taken part in two tables by then: that of its beginning, and one that it looked for servers in."""
     caplog.set_level(logging.INFO, logger="slipstream_gateway")

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from slipstream_core.settings import Deadlines
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 TEXT = ", resume: text"
@@ -30,7 +31,7 @@ def text_of(events: list[Any]) -> str:
 
 
 @pytest.fixture
-def pair(gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any) -> Callable[..., Any]:
+def pair(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> Callable[..., Any]:
     """A gateway with `policy` before two servers. What a continuation says is its script: three tokens."""
 
     def make(policy: str = TEXT) -> tuple[Any, list[Any]]:
@@ -47,7 +48,7 @@ def requests_of(servers: list[Any]) -> list[dict[str, Any]]:
     return sorted((r for server in servers for r in server.requests), key=lambda r: "continue_final_message" in r)
 
 
-def test_stream_goes_on_by_its_text_as_one_stream(pair: Any, chat: Any) -> None:
+def test_stream_goes_on_by_its_text_as_one_stream(pair: Any) -> None:
     served, servers = pair()
     body = chat("tokens=9 die=3", stream=True, max_tokens=20, stream_options={"include_usage": True})
     response = post(served.url, body)
@@ -81,9 +82,7 @@ def test_stream_goes_on_by_its_text_as_one_stream(pair: Any, chat: Any) -> None:
         (TEXT, {"max_tokens": 3}),
     ],
 )
-def test_stream_that_would_not_go_on_exactly_ends_with_an_error(
-    pair: Any, chat: Any, policy: str, more: dict[str, Any]
-) -> None:
+def test_stream_that_would_not_go_on_exactly_ends_with_an_error(pair: Any, policy: str, more: dict[str, Any]) -> None:
     served, servers = pair(policy)
     events = events_of(post(served.url, chat("tokens=9 die=3", stream=True, **more)))
     assert text_of(events) == "w0 w1 w2 "
@@ -93,7 +92,7 @@ def test_stream_that_would_not_go_on_exactly_ends_with_an_error(
 
 
 def test_stream_that_falls_silent_goes_on_and_the_silent_call_is_cancelled(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     silent, other = openai_server(), openai_server()
     silent.pace_s = 60.0
@@ -107,7 +106,7 @@ def test_stream_that_falls_silent_goes_on_and_the_silent_call_is_cancelled(
 
 
 def test_client_that_leaves_while_its_stream_looks_for_a_server_leaves_nothing_behind(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     broken, slow = openai_server(), openai_server()
     served = gateway(manifest_text([slow.url], [broken.url], policy=TEXT))
@@ -127,7 +126,7 @@ def test_client_that_leaves_while_its_stream_looks_for_a_server_leaves_nothing_b
 
 
 def test_deadline_ends_a_stream_that_looks_for_a_server(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     broken, slow = openai_server(), openai_server()
     served = gateway(manifest_text([slow.url], [broken.url], policy=TEXT))
@@ -141,9 +140,7 @@ def test_deadline_ends_a_stream_that_looks_for_a_server(
     eventually(lambda: served.metric("slipstream_requests_in_flight") == 0)
 
 
-def test_server_that_tells_its_failure_within_the_stream_is_left_and_its_error_is_not_shown(
-    pair: Any, chat: Any
-) -> None:
+def test_server_that_tells_its_failure_within_the_stream_is_left_and_its_error_is_not_shown(pair: Any) -> None:
     served, _ = pair()
     response = post(served.url, chat("tokens=4 fail=2", stream=True))
     assert "scripted failure" not in response.text

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.redis_server import RedisServer
 
@@ -23,7 +24,7 @@ def redis_server(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iter
 
 
 def test_gateways_learn_from_each_other_and_go_on_without_redis(
-    gateway: Any, openai_server: Any, manifest_text: Any, chat: Any, redis_server: RedisServer
+    gateway: Any, openai_server: Any, redis_server: RedisServer
 ) -> None:
     plain, speculative = openai_server(), openai_server()
     text = manifest_text([plain.url], [speculative.url], policy=", holdBackShare: 0")

@@ -15,6 +15,7 @@ import pytest
 from slipstream_core.settings import Deadlines, Limits
 from slipstream_gateway.request.call import Call
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 
@@ -34,9 +35,7 @@ def upstream(openai_server: Callable[..., Any]) -> Any:
 
 
 @pytest.mark.parametrize("script", ["tokens=1000 gap=0.05", "tokens=2 gap=30"])
-def test_upstream_is_cancelled_when_the_client_leaves(
-    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any, script: str
-) -> None:
+def test_upstream_is_cancelled_when_the_client_leaves(gateway: Callable[..., Any], upstream: Any, script: str) -> None:
     served = gateway(manifest_text([upstream.url]))
     connection = start_stream(served.port, chat(script))
     assert connection.recv(1000).startswith(b"HTTP/1.1 200")
@@ -46,9 +45,7 @@ def test_upstream_is_cancelled_when_the_client_leaves(
     assert served.metric("slipstream_requests_in_flight") == 0
 
 
-def test_what_a_client_leaves_unread_is_freed_without_a_collection(
-    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
-) -> None:
+def test_what_a_client_leaves_unread_is_freed_without_a_collection(gateway: Callable[..., Any], upstream: Any) -> None:
     served = gateway(manifest_text([upstream.url]))
     gc.collect()
     gc.disable()
@@ -64,7 +61,7 @@ def test_what_a_client_leaves_unread_is_freed_without_a_collection(
 
 
 def test_upstream_is_cancelled_when_the_client_leaves_before_the_first_byte(
-    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], upstream: Any
 ) -> None:
     served = gateway(manifest_text([upstream.url]))
     connection = start_stream(served.port, chat("slow=30"))
@@ -74,9 +71,7 @@ def test_upstream_is_cancelled_when_the_client_leaves_before_the_first_byte(
     assert served.metric("slipstream_requests_in_flight") == 0
 
 
-def test_slow_reader_holds_back_its_own_stream_only(
-    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
-) -> None:
+def test_slow_reader_holds_back_its_own_stream_only(gateway: Callable[..., Any], upstream: Any) -> None:
     served = gateway(manifest_text([upstream.url]))
     connection = start_stream(served.port, chat("tokens=4000 big=4000"))  # 64 MB, if anybody read it
     sent = []
@@ -94,9 +89,7 @@ def test_slow_reader_holds_back_its_own_stream_only(
     assert upstream.cancelled.wait(PATIENCE_S)
 
 
-def test_client_that_never_reads_does_not_hold_its_place_for_ever(
-    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
-) -> None:
+def test_client_that_never_reads_does_not_hold_its_place_for_ever(gateway: Callable[..., Any], upstream: Any) -> None:
     served = gateway(manifest_text([upstream.url]), deadlines=Deadlines(connect_s=PATIENCE_S, total_s=5.0))
     with start_stream(served.port, chat("tokens=4000 big=4000")):  # 64 MB
         eventually(lambda: served.metric("slipstream_requests_total", status="client_timeout") == 1, "the end")
@@ -104,9 +97,7 @@ def test_client_that_never_reads_does_not_hold_its_place_for_ever(
     assert served.metric("slipstream_upstream_errors_total") == 0
 
 
-def test_beyond_the_queue_is_429_with_retry_after(
-    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
-) -> None:
+def test_beyond_the_queue_is_429_with_retry_after(gateway: Callable[..., Any], upstream: Any) -> None:
     limits = Limits(max_in_flight=2, max_queued=1, queue_timeout_s=30)
     served = gateway(manifest_text([upstream.url]), limits=limits)
     running = [start_stream(served.port, chat("tokens=1000 gap=0.05")) for _ in range(2)]
@@ -128,9 +119,7 @@ def test_beyond_the_queue_is_429_with_retry_after(
     running[1].close()
 
 
-def test_waiting_too_long_in_the_queue_is_429(
-    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
-) -> None:
+def test_waiting_too_long_in_the_queue_is_429(gateway: Callable[..., Any], upstream: Any) -> None:
     served = gateway(manifest_text([upstream.url]), limits=Limits(max_in_flight=1, queue_timeout_s=0.2))
     connection = start_stream(served.port, chat("tokens=1000 gap=0.05"))
     eventually(lambda: served.metric("slipstream_requests_in_flight") == 1, "one in flight")

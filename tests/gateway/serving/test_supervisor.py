@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.gateway_process import Process, is_refused, stream, workers_of
 from tests.support.polling import PATIENCE_S, eventually
 
@@ -44,11 +45,7 @@ def test_worker_with_a_blocked_event_loop_ends_with_its_stacks() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_second_signal_ends_the_workers_at_once(
-    start: Callable[..., Process],
-    openai_server: Callable[..., Any],
-    manifest_text: Any,
-    chat: Any,
-    number: signal.Signals,
+    start: Callable[..., Process], openai_server: Callable[..., Any], number: signal.Signals
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "600")
     workers = workers_of(process)
@@ -64,7 +61,7 @@ def test_second_signal_ends_the_workers_at_once(
 
 
 def test_workers_end_if_the_supervisor_is_killed(
-    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any
+    start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
     workers = workers_of(process)

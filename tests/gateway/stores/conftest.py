@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_core.observation import Observation, Subject
+from slipstream_core.observation import Observation
 from slipstream_core.redis.redis_store import RedisStore
-from slipstream_core.types import Arm, Reason
 
 from tests.support.redis_server import RedisServer
 from tests.support.slow_proxy import SlowProxy
@@ -78,41 +77,3 @@ async def proxy() -> AsyncIterator[Callable[..., Awaitable[tuple[SlowProxy, str]
 
     yield start
     await asyncio.gather(*(one.stop() for one in proxies))
-
-
-@pytest.fixture(scope="session")
-def observation() -> Callable[..., Observation]:
-    """An outcome whose number stands in `prompt_tokens`."""
-
-    def make(number: int, *, pair: str = "acme", **more: Any) -> Observation:
-        subject = Subject(
-            pair=pair,
-            fingerprint="0123456789abcdef",
-            source="fedcba9876543210",
-            cold_class="summarization/long",
-            temperature=0,
-        )
-        fields: dict[str, Any] = {
-            "subject": subject,
-            "request_class": "summarization/long",
-            "arm": Arm.SPECULATIVE,
-            "reason": Reason.SPECULATION_PAYS,
-            "draft_length": 5,
-            "pool": "http://127.0.0.1:8000",
-            "status": "ok",
-            "prompt_tokens": number,
-            "output_tokens": 200,
-            "drafted": 180,
-            "accepted": 140,
-            "rejections": 20,
-            "steps": 60,
-            "ttft_s": 0.03,
-            "e2e_s": 1.33,
-            "load": 3.2,
-            "batch_draft_length": 3.3,
-            "price_per_gpu_hour": 2.5,
-            "time_s": 1.7e9,
-        }
-        return Observation(**{**fields, **more})
-
-    return make

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from slipstream_core.redis.redis_store import RedisStore
 
+from tests.gateway.stores.outcomes import observation
 from tests.support.polling import soon
 
 pytestmark = pytest.mark.integration
@@ -32,7 +33,6 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 async def test_tls_is_used_and_the_servers_certificate_verified(
     redis_server: Any,
     replica: Any,
-    observation: Any,
     free_ports: Callable[[int], list[int]],
     certificate: tuple[Path, Path],
     caplog: pytest.LogCaptureFixture,
@@ -49,7 +49,7 @@ async def test_tls_is_used_and_the_servers_certificate_verified(
     assert not stranger.store.status().connected
 
 
-async def test_unix_socket(tmp_path: Path, redis_server: Any, replica: Any, observation: Any) -> None:
+async def test_unix_socket(tmp_path: Path, redis_server: Any, replica: Any) -> None:
     redis_server("--unixsocket", str(tmp_path / "s"))
     writer, reader = replica(f"unix://{tmp_path}/s"), replica(f"unix://{tmp_path}/s?db=0")
     other = replica(f"unix://{tmp_path}/s?db=1")
@@ -58,7 +58,7 @@ async def test_unix_socket(tmp_path: Path, redis_server: Any, replica: Any, obse
     assert other.seen == []
 
 
-async def test_a_store_that_is_cancelled_at_any_moment_ends_at_once(redis_server: Any, observation: Any) -> None:
+async def test_a_store_that_is_cancelled_at_any_moment_ends_at_once(redis_server: Any) -> None:
     url, chance = redis_server().url, random.Random(1)
     for _ in range(100):
         store = RedisStore(url, pairs=lambda: ("acme",), interval_s=0.0)

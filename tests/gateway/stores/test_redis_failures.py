@@ -14,6 +14,7 @@ import pytest
 from slipstream_core.redis.outbox import Outbox
 from slipstream_core.redis.outcome_stream import BATCH, stream_key
 
+from tests.gateway.stores.outcomes import observation
 from tests.support.polling import soon
 
 
@@ -31,7 +32,7 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     "options", [(), ("--appendonly", "yes", "--appendfsync", "always")], ids=["empty", "with-data"]
 )
 async def test_killed_and_restarted_redis_costs_no_outcome_that_was_still_here(
-    options: tuple[str, ...], redis_server: Any, replica: Any, observation: Any
+    options: tuple[str, ...], redis_server: Any, replica: Any
 ) -> None:
     server = redis_server(*options)
     writer, reader = replica(server.url), replica(server.url)
@@ -51,7 +52,7 @@ async def test_killed_and_restarted_redis_costs_no_outcome_that_was_still_here(
 
 
 async def test_every_outcome_is_applied_once_while_connections_are_cut_at_random(
-    redis_server: Any, replica: Any, proxy: Any, observation: Any
+    redis_server: Any, replica: Any, proxy: Any
 ) -> None:
     server, stores = redis_server(), []
     proxies = [await proxy(server.port, cut=0.25, seed=seed) for seed in range(3)]
@@ -76,7 +77,7 @@ async def test_every_outcome_is_applied_once_while_connections_are_cut_at_random
 
 
 async def test_stopped_redis_that_carries_everything_out_later_stores_nothing_twice(
-    redis_server: Any, replica: Any, observation: Any
+    redis_server: Any, replica: Any
 ) -> None:
     server = redis_server()
     writer, reader = replica(server.url, deadline_s=0.2), replica(server.url, deadline_s=0.2)
@@ -97,9 +98,7 @@ async def test_stopped_redis_that_carries_everything_out_later_stores_nothing_tw
     assert numbers == sorted(set(numbers))
 
 
-async def test_appending_to_a_store_whose_redis_hangs_takes_microseconds(
-    redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_appending_to_a_store_whose_redis_hangs_takes_microseconds(redis_server: Any, replica: Any) -> None:
     server = redis_server()
     one = replica(server.url, buffer_outcomes=1_000)
     await soon(lambda: one.store.status().connected, "connected")
@@ -121,9 +120,7 @@ async def test_appending_to_a_store_whose_redis_hangs_takes_microseconds(
     assert status.dropped == 10_000 - status.buffered
 
 
-async def test_slow_redis_delays_outcomes_and_nothing_else(
-    redis_server: Any, replica: Any, proxy: Any, observation: Any
-) -> None:
+async def test_slow_redis_delays_outcomes_and_nothing_else(redis_server: Any, replica: Any, proxy: Any) -> None:
     server = redis_server()
     slow, url = await proxy(server.port)
     writer, reader = replica(url), replica(server.url)
@@ -136,7 +133,7 @@ async def test_slow_redis_delays_outcomes_and_nothing_else(
 
 
 async def test_full_redis_refuses_and_later_takes_everything(
-    redis_server: Any, replica: Any, observation: Any, caplog: pytest.LogCaptureFixture
+    redis_server: Any, replica: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = redis_server("--maxmemory-policy", "noeviction")
     writer, reader = replica(server.url), replica(server.url)
@@ -157,7 +154,7 @@ async def test_full_redis_refuses_and_later_takes_everything(
 
 
 async def test_read_only_replica_still_delivers(
-    redis_server: Any, replica: Any, observation: Any, caplog: pytest.LogCaptureFixture
+    redis_server: Any, replica: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     main = redis_server("--repl-diskless-sync-delay", "0")
     copy = redis_server("--replicaof", "127.0.0.1", str(main.port))
@@ -173,7 +170,7 @@ async def test_read_only_replica_still_delivers(
 
 
 async def test_wrong_type_at_one_key_holds_up_that_pair_alone(
-    redis_server: Any, replica: Any, observation: Any, caplog: pytest.LogCaptureFixture
+    redis_server: Any, replica: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = redis_server()
     pairs = ("acme", "other")
@@ -193,7 +190,7 @@ async def test_wrong_type_at_one_key_holds_up_that_pair_alone(
 
 
 async def test_password_is_used_and_never_shown(
-    redis_server: Any, replica: Any, observation: Any, caplog: pytest.LogCaptureFixture
+    redis_server: Any, replica: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = redis_server("--requirepass", "sesame-17")
     without = replica(server.url)
@@ -210,7 +207,7 @@ async def test_password_is_used_and_never_shown(
     assert "open-18" not in shown
 
 
-async def test_flushed_redis_starts_over(redis_server: Any, replica: Any, observation: Any) -> None:
+async def test_flushed_redis_starts_over(redis_server: Any, replica: Any) -> None:
     server = redis_server()
     writer, reader = replica(server.url), replica(server.url)
     for round_ in range(3):
@@ -222,9 +219,7 @@ async def test_flushed_redis_starts_over(redis_server: Any, replica: Any, observ
     assert sorted(reader.numbers) == [100 * round_ + number for round_ in range(3) for number in range(10)]
 
 
-async def test_stream_with_older_ids_is_read_again_and_applied_once(
-    redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_stream_with_older_ids_is_read_again_and_applied_once(redis_server: Any, replica: Any) -> None:
     server = redis_server()
     writer, reader = replica(server.url), replica(server.url)
     for number in range(10):
@@ -245,9 +240,7 @@ async def test_stream_with_older_ids_is_read_again_and_applied_once(
     assert reader.store.status().duplicates == 1
 
 
-async def test_restored_snapshot_is_not_applied_again(
-    tmp_path: Path, redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_restored_snapshot_is_not_applied_again(tmp_path: Path, redis_server: Any, replica: Any) -> None:
     server = redis_server("--dbfilename", "dump.rdb")
     dump = server.folder / "dump.rdb"
     writer, reader = replica(server.url), replica(server.url)
@@ -288,9 +281,7 @@ async def test_redis_that_comes_and_goes_gets_one_line_for_each_way(
     assert one.store.status().connected
 
 
-async def test_what_redis_refuses_to_hand_out_does_not_count_as_read(
-    redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_what_redis_refuses_to_hand_out_does_not_count_as_read(redis_server: Any, replica: Any) -> None:
     server = redis_server()
     with server.client() as client:
         client.acl_setuser("reader", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all"])

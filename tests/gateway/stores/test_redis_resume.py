@@ -14,6 +14,7 @@ from slipstream_core.redis.inbox import Inbox, Position, is_before
 from slipstream_core.redis.outcome_stream import encode, stream_key
 from slipstream_core.redis.redis_store import RedisStore
 
+from tests.gateway.stores.outcomes import observation
 from tests.support.polling import soon
 
 
@@ -46,9 +47,7 @@ class Consumer:
         await self.store.aclose()
 
 
-async def test_restarts_at_any_moment_lose_nothing_and_count_nothing_twice(
-    redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_restarts_at_any_moment_lose_nothing_and_count_nothing_twice(redis_server: Any, replica: Any) -> None:
     url, draw = redis_server().url, random.Random(3)
     writers = [replica(url, stream_entries=10_000) for _ in range(3)]
     consumer, sent = Consumer(url), 0
@@ -66,9 +65,7 @@ async def test_restarts_at_any_moment_lose_nothing_and_count_nothing_twice(
     await consumer.stop()
 
 
-async def test_what_was_stored_while_nobody_read_is_read_once(
-    redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_what_was_stored_while_nobody_read_is_read_once(redis_server: Any, replica: Any) -> None:
     url = redis_server().url
     writer, consumer = replica(url), Consumer(url)
     writer.store.append(observation(1))
@@ -85,9 +82,7 @@ async def test_what_was_stored_while_nobody_read_is_read_once(
     await consumer.stop()
 
 
-async def test_redis_that_was_emptied_is_read_on_and_what_it_lost_is_counted(
-    redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_redis_that_was_emptied_is_read_on_and_what_it_lost_is_counted(redis_server: Any, replica: Any) -> None:
     server = redis_server()
     writer, consumer = replica(server.url), Consumer(server.url)
     for number in range(32):
@@ -108,7 +103,7 @@ async def test_redis_that_was_emptied_is_read_on_and_what_it_lost_is_counted(
 
 
 async def test_redis_restored_from_an_older_state_costs_no_double_count_and_shows(
-    redis_server: Any, replica: Any, observation: Any
+    redis_server: Any, replica: Any
 ) -> None:
     server = redis_server()
     writer, consumer = replica(server.url), Consumer(server.url)
@@ -139,9 +134,7 @@ async def test_redis_restored_from_an_older_state_costs_no_double_count_and_show
     await consumer.stop()
 
 
-async def test_going_back_while_following_reads_again_from_there(
-    redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_going_back_while_following_reads_again_from_there(redis_server: Any, replica: Any) -> None:
     url = redis_server().url
     writer, consumer = replica(url), Consumer(url)
     writer.store.append(observation(1))
@@ -158,9 +151,7 @@ async def test_going_back_while_following_reads_again_from_there(
     await consumer.stop()
 
 
-async def test_state_is_whole_whenever_the_event_loop_has_its_turn(
-    redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_state_is_whole_whenever_the_event_loop_has_its_turn(redis_server: Any, replica: Any) -> None:
     url = redis_server().url
     writer = replica(url)
     for number in range(4_000):
@@ -176,7 +167,7 @@ async def test_state_is_whole_whenever_the_event_loop_has_its_turn(
     await consumer.stop()
 
 
-def test_numbers_of_gateways_that_are_long_gone_leave_a_position_first(observation: Any) -> None:
+def test_numbers_of_gateways_that_are_long_gone_leave_a_position_first() -> None:
     inbox = Inbox()
     inbox.positions(["acme"])
     frame = encode([observation(1)], first=1, since_s=0.0)

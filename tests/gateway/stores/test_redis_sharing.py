@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 from slipstream_core.redis.outcome_stream import stream_key
 from slipstream_gateway.request.observations import MemoryStore
 
+from tests.gateway.stores.outcomes import observation
 from tests.support.polling import soon
 
 
 async def test_three_replicas_with_default_timing_see_each_others_outcomes_within_two_seconds(
-    redis_server: Any, replica: Any, observation: Any
+    redis_server: Any, replica: Any
 ) -> None:
     """The best of three turns: in a single one, a stall of the machine would count."""
     url = redis_server().url
@@ -36,7 +36,7 @@ async def test_three_replicas_with_default_timing_see_each_others_outcomes_withi
         assert all(seen == observation(seen.prompt_tokens) for seen in one.seen)
 
 
-async def test_nothing_is_lost_and_each_origins_order_stays(redis_server: Any, replica: Any, observation: Any) -> None:
+async def test_nothing_is_lost_and_each_origins_order_stays(redis_server: Any, replica: Any) -> None:
     url = redis_server().url
     writer, reader = replica(url), replica(url)
     for number in range(5_000):
@@ -51,7 +51,7 @@ async def test_nothing_is_lost_and_each_origins_order_stays(redis_server: Any, r
     assert (read.received, read.missed, read.duplicates, read.skipped) == (5_000, 0, 0, 0)
 
 
-async def test_new_gateway_starts_with_what_the_streams_hold(redis_server: Any, replica: Any, observation: Any) -> None:
+async def test_new_gateway_starts_with_what_the_streams_hold(redis_server: Any, replica: Any) -> None:
     url = redis_server().url
     first = replica(url)
     for number in range(100):
@@ -63,7 +63,7 @@ async def test_new_gateway_starts_with_what_the_streams_hold(redis_server: Any, 
     assert restarted.numbers == list(range(100))
 
 
-async def test_stream_is_capped_and_leaves_by_itself(redis_server: Any, replica: Any, observation: Any) -> None:
+async def test_stream_is_capped_and_leaves_by_itself(redis_server: Any, replica: Any) -> None:
     server = redis_server()
     one = replica(server.url, stream_entries=20)
     for number in range(3_200):
@@ -78,7 +78,7 @@ async def test_stream_is_capped_and_leaves_by_itself(redis_server: Any, replica:
 
 
 async def test_reader_that_falls_behind_the_cap_counts_what_it_missed(
-    redis_server: Any, replica: Any, proxy: Any, observation: Any
+    redis_server: Any, replica: Any, proxy: Any
 ) -> None:
     server = redis_server()
     held, url = await proxy(server.port)
@@ -97,7 +97,7 @@ async def test_reader_that_falls_behind_the_cap_counts_what_it_missed(
     assert len(set(reader.numbers)) == len(reader.numbers)
 
 
-async def test_hundred_pairs_are_followed_and_kept_apart(redis_server: Any, replica: Any, observation: Any) -> None:
+async def test_hundred_pairs_are_followed_and_kept_apart(redis_server: Any, replica: Any) -> None:
     url = redis_server().url
     pairs = tuple(f"pair-{index}" for index in range(100))
     writer, reader, other = replica(url, pairs=()), replica(url, pairs=pairs), replica(url, pairs=("pair-7",))
@@ -109,9 +109,7 @@ async def test_hundred_pairs_are_followed_and_kept_apart(redis_server: Any, repl
     assert {seen.subject.pair for seen in other.seen} == {"pair-7"}
 
 
-async def test_pairs_that_come_and_go_with_the_manifest_are_followed_once(
-    redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_pairs_that_come_and_go_with_the_manifest_are_followed_once(redis_server: Any, replica: Any) -> None:
     url, pairs = redis_server().url, ["acme"]
     writer, reader = replica(url), replica(url)
     reader.store._pairs = lambda: pairs
@@ -125,7 +123,7 @@ async def test_pairs_that_come_and_go_with_the_manifest_are_followed_once(
     assert reader.numbers == [1, 2]
 
 
-async def test_foreign_entries_are_skipped_and_counted(redis_server: Any, replica: Any, observation: Any) -> None:
+async def test_foreign_entries_are_skipped_and_counted(redis_server: Any, replica: Any) -> None:
     server = redis_server()
     key = stream_key("acme")
     batch = {"v": "1", "o": "someone", "n": "1", "b": b"\x90"}
@@ -155,7 +153,7 @@ async def test_foreign_entries_are_skipped_and_counted(redis_server: Any, replic
     assert reader.numbers == [1]
 
 
-async def test_what_is_left_is_written_at_the_end(redis_server: Any, replica: Any, observation: Any) -> None:
+async def test_what_is_left_is_written_at_the_end(redis_server: Any, replica: Any) -> None:
     url = redis_server().url
     writer, reader = replica(url), replica(url)
     await soon(lambda: writer.store.status().connected, "connected")
@@ -165,9 +163,7 @@ async def test_what_is_left_is_written_at_the_end(redis_server: Any, replica: An
     await soon(lambda: len(reader.seen) == 2_000, "what was appended just before the end")
 
 
-async def test_outcome_that_cannot_be_written_holds_nothing_up(
-    redis_server: Any, replica: Any, observation: Any
-) -> None:
+async def test_outcome_that_cannot_be_written_holds_nothing_up(redis_server: Any, replica: Any) -> None:
     url = redis_server().url
     writer, reader = replica(url), replica(url)
     writer.store.append(observation(1, load=object()))
@@ -176,7 +172,7 @@ async def test_outcome_that_cannot_be_written_holds_nothing_up(
     await soon(lambda: reader.numbers == [2], "the next one")
 
 
-async def test_memory_store_delivers_nothing_and_ends_when_cancelled(observation: Callable[..., Any]) -> None:
+async def test_memory_store_delivers_nothing_and_ends_when_cancelled() -> None:
     store, seen = MemoryStore(), []
     task = asyncio.create_task(store.run(seen.append))
     store.append(observation(1))

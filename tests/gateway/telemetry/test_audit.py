@@ -18,6 +18,7 @@ from slipstream_gateway.telemetry.audit import MAX_PENDING, REFUSALS_PER_FLUSH, 
 from slipstream_tools.cli import main
 from slipstream_tools.gateway.options.checks import audit_of
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, soon
 
 WRITER = """
@@ -92,9 +93,7 @@ async def test_disk_that_is_full_costs_lines_and_nothing_else(caplog: pytest.Log
         await soon(lambda: "/dev/full cannot be written: No space left on device" in caplog.text)
 
 
-def test_gateway_writes_down_what_it_decided(
-    tmp_path: Path, run_gateway: Any, openai_server: Any, manifest_text: Any, chat: Any
-) -> None:
+def test_gateway_writes_down_what_it_decided(tmp_path: Path, run_gateway: Any, openai_server: Any) -> None:
     file, server = tmp_path / "audit.jsonl", openai_server()
     text = manifest_text([server.url], [server.url])
     with run_gateway(tmp_path / "pair.yaml", text, audit=AuditSettings(is_on=True, file=file)) as gateway:
@@ -117,9 +116,7 @@ def test_gateway_writes_down_what_it_decided(
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_kill_switch_that_turns_is_an_event(
-    tmp_path: Path, run_gateway: Any, openai_server: Any, manifest_text: Any
-) -> None:
+def test_kill_switch_that_turns_is_an_event(tmp_path: Path, run_gateway: Any, openai_server: Any) -> None:
     file, manifest, server = tmp_path / "audit.jsonl", tmp_path / "pair.yaml", openai_server()
     text = manifest_text([server.url], [server.url])
     with run_gateway(manifest, text, audit=AuditSettings(is_on=True, file=file)):
@@ -129,7 +126,7 @@ def test_kill_switch_that_turns_is_an_event(
     assert [line["event"] for line in lines(file) if line["event"] != "configuration"] == ["kill", "unkill"]
 
 
-def test_changed_capture_is_an_event(tmp_path: Path, run_gateway: Any, openai_server: Any, manifest_text: Any) -> None:
+def test_changed_capture_is_an_event(tmp_path: Path, run_gateway: Any, openai_server: Any) -> None:
     file, manifest, server = tmp_path / "audit.jsonl", tmp_path / "pair.yaml", openai_server()
     captures = (", capture: {share: 0.5, words: [Ada]}", ", capture: {share: 1, words: [Ada]}", "")
     first, *others = (manifest_text([server.url], [server.url], policy=capture) for capture in captures)
@@ -154,9 +151,7 @@ def test_file_that_cannot_be_written_is_said_at_the_start(capsys: pytest.Capture
     assert "--audit-log /no/such/folder/x: No such file or directory" in capsys.readouterr().err
 
 
-def test_keys_that_come_into_force_are_an_event(
-    tmp_path: Path, run_gateway: Any, openai_server: Any, manifest_text: Any
-) -> None:
+def test_keys_that_come_into_force_are_an_event(tmp_path: Path, run_gateway: Any, openai_server: Any) -> None:
     file, keys, server = tmp_path / "audit.jsonl", tmp_path / "keys.json", openai_server()
     assert main(["keys", "create", "-f", str(keys), "--name", "first"]) == 0
     settings = {"audit": AuditSettings(is_on=True, file=file), "access": AccessSettings(keys=keys)}

@@ -19,6 +19,8 @@ from slipstream_gateway.telemetry.areas import observe_evidence, observe_store
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.upstreams.base import Usage
 
+from tests.gateway.pair_manifest import chat, manifest_text
+
 REQUEST = GenerationRequest(endpoint=Endpoint.CHAT, model="acme-7b", max_tokens=64, seed=7, top_k=5, stop=("secret",))
 
 
@@ -190,9 +192,7 @@ def test_a_span_says_what_went_wrong_and_why_the_answer_ended(
     assert reason.string_value == "length"
 
 
-def test_no_client_can_add_a_series(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
-) -> None:
+def test_no_client_can_add_a_series(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> None:
     served = gateway(manifest_text([openai_server().url]))
 
     def series() -> int:
@@ -208,7 +208,7 @@ def test_no_client_can_add_a_series(
 
 
 def test_time_per_token_is_told_for_one_choice_alone(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     served = gateway(manifest_text([openai_server().url]))
     for n, count in ((2, 0), (1, 1)):

@@ -9,6 +9,7 @@ import httpx
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from docs.generate.exposed import gateway_metrics, labels_of
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
 # What takes more than a few requests to come about; each area tests its own.
@@ -34,7 +35,7 @@ def exposed(url: str) -> dict[str, set[str]]:
 
 
 def test_a_running_gateway_exposes_what_the_catalogue_says(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     server = openai_server()
     server.odd_token = 1

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from slipstream_core.types import Endpoint, GenerationRequest, Message
 from slipstream_gateway.upstreams.pool.affinity import HEAD_CHARS, Affinity, head_key
 
-from tests.gateway.conftest import OpenAiServer
+from tests.gateway.openai_server import OpenAiServer
 
 NAMES = [f"http://10.0.0.{host}:8000" for host in range(8)]
 KEYS = st.integers(0, 2**64 - 1)

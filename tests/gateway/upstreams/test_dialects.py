@@ -18,6 +18,7 @@ from slipstream_gateway.upstreams.dialect_wire import count_dialect_body, dialec
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 
 from tests.gateway import scripted_dialects as scripted
+from tests.gateway.pair_manifest import chat
 from tests.support.polling import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -65,9 +66,7 @@ def events(answer: httpx.Response) -> list[Json]:
 
 
 @every_dialect
-def test_drafts_of_an_answer_are_in_its_usage(
-    dialect: str, serve_dialect: Callable[[str], Served], chat: Callable[..., Json]
-) -> None:
+def test_drafts_of_an_answer_are_in_its_usage(dialect: str, serve_dialect: Callable[[str], Served]) -> None:
     served = serve_dialect(dialect)
     answer = served.post(chat("x")).json()
     assert answer["choices"][0]["message"]["content"] == ANSWER
@@ -80,7 +79,7 @@ def test_drafts_of_an_answer_are_in_its_usage(
 
 @every_dialect
 def test_drafts_of_a_stream_are_in_the_usage_that_the_client_requested(
-    dialect: str, serve_dialect: Callable[[str], Served], chat: Callable[..., Json]
+    dialect: str, serve_dialect: Callable[[str], Served]
 ) -> None:
     served = serve_dialect(dialect)
     found = events(served.post(chat("x", stream=True, stream_options={"include_usage": True})))
@@ -92,7 +91,7 @@ def test_drafts_of_a_stream_are_in_the_usage_that_the_client_requested(
 
 @every_dialect
 def test_stream_without_usage_has_the_events_of_the_answer_alone(
-    dialect: str, serve_dialect: Callable[[str], Served], chat: Callable[..., Json]
+    dialect: str, serve_dialect: Callable[[str], Served]
 ) -> None:
     served = serve_dialect(dialect)
     found = events(served.post(chat("x", stream=True)))
@@ -103,7 +102,7 @@ def test_stream_without_usage_has_the_events_of_the_answer_alone(
 
 @every_dialect
 def test_plain_answers_are_not_asked_for_counts_and_have_none(
-    dialect: str, serve_dialect: Callable[[str], Served], chat: Callable[..., Json]
+    dialect: str, serve_dialect: Callable[[str], Served]
 ) -> None:
     served = serve_dialect(dialect)
     answer = served.post(chat("x"), PLAIN).json()
@@ -112,9 +111,7 @@ def test_plain_answers_are_not_asked_for_counts_and_have_none(
     assert (answer["usage"].get("completion_tokens_details") or {}).get("accepted_prediction_tokens") is None
 
 
-def test_field_that_the_client_set_itself_stays_in_its_answer(
-    serve_dialect: Callable[[str], Served], chat: Callable[..., Json]
-) -> None:
+def test_field_that_the_client_set_itself_stays_in_its_answer(serve_dialect: Callable[[str], Served]) -> None:
     served = serve_dialect("sglang")
     body = chat("x", stream=True, return_cached_tokens_details=True)
     [extension] = [event["sglext"] for event in events(served.post(body)) if "sglext" in event]
@@ -128,7 +125,7 @@ def test_field_that_the_client_set_itself_stays_in_its_answer(
 @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repetition_penalty", "min_p", "logit_bias"])
 @every_dialect
 def test_parameter_that_is_inexact_with_speculation_goes_to_the_plain_pool(
-    dialect: str, name: str, serve_dialect: Callable[[str], Served], chat: Callable[..., Json]
+    dialect: str, name: str, serve_dialect: Callable[[str], Served]
 ) -> None:
     served = serve_dialect(dialect)
     answer = served.post(chat("x", temperature=0.7, **{name: {"5": 1} if name == "logit_bias" else 0.5}))
@@ -140,7 +137,7 @@ def test_parameter_that_is_inexact_with_speculation_goes_to_the_plain_pool(
 @pytest.mark.parametrize("name", ["bad_words", "prompt_logprobs", "guided_json", "structured_outputs"])
 @every_dialect
 def test_parameter_that_the_engine_lacks_is_refused_by_its_name(
-    dialect: str, name: str, serve_dialect: Callable[[str], Served], chat: Callable[..., Json]
+    dialect: str, name: str, serve_dialect: Callable[[str], Served]
 ) -> None:
     served = serve_dialect(dialect)
     answer = served.post(chat("x", **{name: {"a": 1}}))
@@ -149,9 +146,7 @@ def test_parameter_that_the_engine_lacks_is_refused_by_its_name(
     assert served.plain.requests == served.speculative.requests == []
 
 
-def test_parameters_without_effect_reach_no_server_that_refuses_them(
-    serve_dialect: Callable[[str], Served], chat: Callable[..., Json]
-) -> None:
+def test_parameters_without_effect_reach_no_server_that_refuses_them(serve_dialect: Callable[[str], Served]) -> None:
     served = serve_dialect("trtllm")
     body = chat("x", store=False, metadata={"team": "a"}, service_tier="auto", prompt_cache_key="k", user="u")
     for headers in (SPECULATIVE, PLAIN):

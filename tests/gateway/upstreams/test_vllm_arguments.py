@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S
 
 MANIFEST = """apiVersion: slipstream.dev/v1alpha1
@@ -33,7 +34,6 @@ spec:
 def test_the_gateways_arguments_are_refused_wherever_the_request_would_go(
     gateway: Callable[..., Any],
     openai_server: Callable[..., Any],
-    chat: Callable[..., Any],
     xargs: Any,
     param: str,
     words: str,
@@ -52,7 +52,7 @@ def test_the_gateways_arguments_are_refused_wherever_the_request_would_go(
 
 
 def test_the_clients_own_arguments_reach_plain_servers(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], chat: Callable[..., Any]
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     vllm, plain = openai_server(), openai_server()
     running = gateway(MANIFEST.format(vllm=vllm.url, plain=plain.url))
@@ -62,7 +62,7 @@ def test_the_clients_own_arguments_reach_plain_servers(
 
 
 def test_servers_that_the_gateway_does_not_draft_on_get_the_clients_arguments_as_they_came(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str], chat: Any
+    gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     server = openai_server()
     running = gateway(manifest_text([server.url]))

@@ -11,7 +11,7 @@ import pytest
 from slipstream_core.settings import Deadlines, GatewaySettings
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.gateway.conftest import Gateway
+from tests.gateway.gateway_thread import Gateway
 
 MODEL = "slipstream-embedded"
 

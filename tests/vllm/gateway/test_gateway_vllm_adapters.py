@@ -9,7 +9,7 @@ import httpx
 import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.gateway.conftest import Gateway
+from tests.gateway.gateway_thread import Gateway
 from tests.support.lora import RANK, write_adapter
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import MODEL, WAIT_S, answered, ask, body, until_reason

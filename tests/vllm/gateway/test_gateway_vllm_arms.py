@@ -10,7 +10,7 @@ import httpx
 import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.gateway.conftest import Gateway
+from tests.gateway.gateway_thread import Gateway
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import WAIT_S, answered, ask, body, counters, explained, until_reason
 

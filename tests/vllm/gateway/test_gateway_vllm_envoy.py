@@ -10,8 +10,8 @@ import pytest
 from slipstream_core.settings import GatewaySettings
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.gateway.conftest import Gateway
 from tests.gateway.envoy.conftest import MODES
+from tests.gateway.gateway_thread import Gateway
 from tests.support.envoy import Envoy
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.gateway.conftest import Gateway
+from tests.gateway.gateway_thread import Gateway
 from tests.gateway.serving.triton_streams import SPECULATIVE, Streamed, stream, undisturbed, until_decided
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import until_reason

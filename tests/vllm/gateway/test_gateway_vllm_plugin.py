@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.gateway.conftest import Gateway
+from tests.gateway.gateway_thread import Gateway
 from tests.support.relay import Relay
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import ask, until_reason

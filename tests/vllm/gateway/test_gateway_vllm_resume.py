@@ -11,7 +11,7 @@ import psutil
 import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.gateway.conftest import Gateway
+from tests.gateway.gateway_thread import Gateway
 from tests.gateway.serving.triton_streams import SPECULATIVE, Streamed, stream
 from tests.support.breaking_network import BreakingNetwork, Cut
 from tests.vllm.gateway.conftest import manifest

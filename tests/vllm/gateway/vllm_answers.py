@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.gateway.conftest import Gateway
+from tests.gateway.gateway_thread import Gateway
 from tests.support.polling import eventually
 
 WAIT_S = 120.0

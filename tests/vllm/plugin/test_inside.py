@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.vllm.plugin.conftest import INSIDE, Report
+from tests.vllm.plugin.run_inside import INSIDE, Report
 
 FILES = sorted(path.name for path in INSIDE.glob("check_*.py"))
 

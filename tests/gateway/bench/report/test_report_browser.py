@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from slipstream_tools.bench.report import write_report
 
+from tests.gateway.bench.report.recorded_run import make_rows, make_summary
+
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
     "\"'><script>alert(2)</script>",
@@ -182,9 +184,7 @@ def test_every_plot_has_a_title_a_description_and_unique_ids(report: Path, open_
             assert page.locator(f"[id='{target}']").text_content()
 
 
-def test_hostile_names_are_shown_and_do_nothing(
-    tmp_path: Path, open_page: OpenPage, make_rows: Callable[..., Any], make_summary: Callable[..., Any]
-) -> None:
+def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path, open_page: OpenPage) -> None:
     path, rows = tmp_path / "report.html", make_rows(classes=HOSTILE)
     write_report(make_summary(rows, source="</script><script>alert(3)</script>.jsonl"), rows, path)
     page, seen = open_page(path)

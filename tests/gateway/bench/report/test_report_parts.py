@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +19,8 @@ from slipstream_tools.bench.report.vega import COUNT, axis
 from slipstream_tools.bench.report.view import views
 from slipstream_tools.bench.summary import BreakEven
 
+from tests.gateway.bench.report.recorded_run import make_rows, make_summary
+
 
 @given(st.floats(1e-6, 1e6), st.floats(1.2, 1e9))
 def test_a_logarithmic_axis_has_few_round_labels_and_all_of_them_inside(low: float, factor: float) -> None:
@@ -29,9 +30,7 @@ def test_a_logarithmic_axis_has_few_round_labels_and_all_of_them_inside(low: flo
     assert drawn == sorted(drawn)
 
 
-def test_any_text_survives_as_text_and_as_an_attribute(
-    tmp_path: Path, make_rows: Callable[..., Any], make_summary: Callable[..., Any]
-) -> None:
+def test_any_text_survives_as_text_and_as_an_attribute(tmp_path: Path) -> None:
     """Class names are cells of tables, options, and parts of the charts."""
 
     class Reader(HTMLParser):
@@ -94,9 +93,7 @@ def test_on_the_curve_the_saving_is_what_the_curve_says(
 
 
 @pytest.mark.parametrize("others", [("speculative",), ("speculative:2", "speculative")])
-def test_the_running_sums_end_at_what_routing_and_the_oracle_saved(
-    make_rows: Callable[..., Any], make_summary: Callable[..., Any], others: tuple[str, ...]
-) -> None:
+def test_the_running_sums_end_at_what_routing_and_the_oracle_saved(others: tuple[str, ...]) -> None:
     rows = make_rows(modes=("plain", *others, "routed"))
     summary = make_summary(rows)
     [view] = views(summary, rows)
@@ -107,9 +104,7 @@ def test_the_running_sums_end_at_what_routing_and_the_oracle_saved(
 
 
 @pytest.mark.parametrize("modes", [("plain",), ("speculative",), ("plain", "routed"), ("speculative", "routed")])
-def test_a_run_without_some_mode_still_has_a_page(
-    modes: tuple[str, ...], tmp_path: Path, make_rows: Callable[..., Any], make_summary: Callable[..., Any]
-) -> None:
+def test_a_run_without_some_mode_still_has_a_page(modes: tuple[str, ...], tmp_path: Path) -> None:
     rows = make_rows(modes=modes)
     write_report(make_summary(rows, price=None), rows, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
@@ -117,9 +112,7 @@ def test_a_run_without_some_mode_still_has_a_page(
     assert "Settings, and how to run it again" in text
 
 
-def test_a_run_in_which_everything_failed_still_has_a_page(
-    tmp_path: Path, make_rows: Callable[..., Any], make_summary: Callable[..., Any]
-) -> None:
+def test_a_run_in_which_everything_failed_still_has_a_page(tmp_path: Path) -> None:
     rows = make_rows(requests=4, error="refused: model is gone")
     write_report(make_summary(rows), rows, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
@@ -127,9 +120,7 @@ def test_a_run_in_which_everything_failed_still_has_a_page(
     assert "refused: model is gone" not in page  # the server's own words may quote what was asked
 
 
-def test_the_page_holds_no_prompt_and_names_no_address(
-    tmp_path: Path, make_rows: Callable[..., Any], make_summary: Callable[..., Any]
-) -> None:
+def test_the_page_holds_no_prompt_and_names_no_address(tmp_path: Path) -> None:
     rows = make_rows(prompt="My secret is 4711-ABRAXAS")
     write_report(make_summary(rows), rows, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()

@@ -14,7 +14,7 @@ import openai
 import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.gateway.conftest import Gateway
+from tests.gateway.gateway_thread import Gateway
 from tests.support.polling import eventually
 from tests.vllm.gateway.openai_client.chat_features import CHAT
 from tests.vllm.gateway.openai_client.features import CALL, Feature, Outcome, Target

@@ -11,12 +11,11 @@ import pytest
 import torch
 from scripted import MOST, Engine, configuration, request, said_by_target, scheduler_for
 from slipstream_vllm.drafting import install_in_worker
-from vllm.v1.spec_decode.medusa import MedusaProposer
 from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 TARGET = os.environ["SLIPSTREAM_TARGET"]
-FIXED = ("medusa", "suffix", "extract_hidden_states", "ngram_gpu", "dflash", "custom_class", "draft_model")
+FIXED = ("suffix", "extract_hidden_states", "ngram_gpu", "dflash", "custom_class", "draft_model")
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["sync", "async"])
@@ -85,32 +84,6 @@ def propose(runner: Any, *caps: int) -> Any:
     )
     hidden = torch.zeros(2, 8)
     return runner.propose_draft_token_ids(output, [[7], [7]], None, hidden, hidden, None, None, None, None)
-
-
-class Heads(torch.nn.Module):
-    """Medusa's heads, one logit row each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.passes = 0
-
-    def forward(self, hidden: torch.Tensor) -> list[torch.Tensor]:
-        self.passes += 1
-        return [hidden] * MOST
-
-    def compute_logits(self, blocks: list[torch.Tensor]) -> list[torch.Tensor]:
-        return blocks
-
-
-def test_medusa_drafts_in_full_or_not_at_all(runner: Any) -> None:
-    runner.speculative_config.method = "medusa"
-    runner.drafter = MedusaProposer.__new__(MedusaProposer)
-    runner.drafter.num_speculative_tokens = MOST
-    runner.drafter.model = heads = Heads()
-    assert propose(runner, 0, 2).shape == (2, MOST)
-    assert heads.passes == 1
-    assert propose(runner, 0, 0) == [[], []]
-    assert heads.passes == 1
 
 
 class Tree:
