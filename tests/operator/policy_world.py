@@ -20,25 +20,18 @@ from slipstream_operator.rollout.analysis import ClassFacts, PolicyLedger
 from slipstream_operator.rollout.evidence import unread
 from slipstream_operator.types import Note, PolicyPlan
 
+from tests.support.manifests import manifest
+
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 PAIR_KEY = "team/acme"
+PAIR = {
+    "model": "acme",
+    "engine": {"kind": "slipstream"},
+    "target": {"source": "/models/target"},
+    "draft": {"kind": "model", "source": "/models/draft"},
+}
 CODE = "code/short"
 LONG = "summarization/long"
-
-
-def raw_pair(**spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "ModelPair",
-        "metadata": {"name": "acme", "namespace": "team", "generation": 1, "uid": "p"},
-        "spec": {
-            "model": "acme",
-            "engine": {"kind": "slipstream"},
-            "target": {"source": "/models/target"},
-            "draft": {"kind": "model", "source": "/models/draft"},
-            **spec,
-        },
-    }
 
 
 def raw_policy(generation: int = 1, **spec: Any) -> dict[str, Any]:
@@ -50,12 +43,8 @@ def raw_policy(generation: int = 1, **spec: Any) -> dict[str, Any]:
         "rollback": {"coolDownSeconds": 600, "staleAfterSeconds": 3600, "maxRetries": 2},
         "thresholds": {"acceptanceFloor": 0.65},
     }
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "SpeculationPolicy",
-        "metadata": {"name": "careful", "namespace": "team", "generation": generation, "uid": "s"},
-        "spec": {**defaults, **spec},
-    }
+    own = {"namespace": "team", "generation": generation, "uid": "s"}
+    return manifest("SpeculationPolicy", "careful", {**defaults, **spec}, **own)
 
 
 def policy_of(raw: Mapping[str, Any]) -> SpeculationPolicy:
@@ -106,7 +95,8 @@ class World:
 
     def __init__(self, raw: dict[str, Any] | None = None, *, seed: int = 0) -> None:
         self.raw = raw if raw is not None else raw_policy()
-        self.pair: ModelPair | None = parse_resource(raw_pair()).item  # type: ignore[assignment]
+        pair = manifest("ModelPair", "acme", PAIR, namespace="team", generation=1, uid="p")
+        self.pair: ModelPair | None = parse_resource(pair).item  # type: ignore[assignment]
         self.now = BEGIN
         self.random = random.Random(seed)
         self.stream: list[Observation] = []
