@@ -18,6 +18,7 @@ from slipstream_core.manifest.reports import REPORT_SELECTOR
 from slipstream_tools.up.processes import Child
 
 from tests.support.kube import KubeApiServer
+from tests.support.manifests import manifest
 from tests.support.polling import eventually
 
 JSON = dict[str, Any]
@@ -186,8 +187,7 @@ def test_keys_and_names_are_for_the_granted_alone_and_refused_pairs_say_why(
         arm = {"protocol": "openai", "model": "m", "apiKeyEnv": "TEAM_API_KEY"}
         arm["endpoints"] = [f"http://{host}:{tenant.server_port}"]
         spec = {"model": name, "engine": {"kind": "external", "arms": {"plain": arm}}}
-        body = {"apiVersion": "slipstream.dev/v1alpha1", "kind": "ModelPair", "metadata": {"name": name}, "spec": spec}
-        kube.client().create(pairs, body)
+        kube.client().create(pairs, manifest("ModelPair", name, spec))
 
     port, liveness, metrics = free_ports(3)
     gateway = release.start("gateway", port=port, snapshot=tmp_path / "snapshot.json", grants=grants)

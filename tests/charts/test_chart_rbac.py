@@ -10,6 +10,7 @@ import pytest
 from slipstream_operator.cluster.leadership import LEASE_NAME
 
 from tests.support.kube import KubeApiServer, KubeClient, KubeError, once_allowed
+from tests.support.manifests import manifest
 from tests.support.polling import eventually
 
 JSON = dict[str, Any]
@@ -21,17 +22,13 @@ CLUSTER: JSON = {"watchNamespaces": ["*"]}
 READ = {"get", "list", "watch"}
 LEASES = "leases.coordination.k8s.io"
 KINDS = ("modelpairs", "speculationpolicies")
-PAIR = {
-    "apiVersion": "slipstream.dev/v1alpha1",
-    "kind": "ModelPair",
-    "metadata": {"name": "acme"},
-    "spec": {
-        "model": "acme",
-        "engine": {"kind": "slipstream"},
-        "target": {"source": "embedded:target"},
-        "draft": {"kind": "model", "source": "embedded:draft"},
-    },
+SPEC = {
+    "model": "acme",
+    "engine": {"kind": "slipstream"},
+    "target": {"source": "embedded:target"},
+    "draft": {"kind": "model", "source": "embedded:draft"},
 }
+PAIR = manifest("ModelPair", "acme", SPEC)
 
 
 def rights(role: JSON) -> dict[tuple[str, str], set[str]]:

@@ -10,6 +10,7 @@ from slipstream_core.manifest import parse_resource
 
 from tests.support.crd_schema import example_resources
 from tests.support.kube import KubeApiServer, KubeError
+from tests.support.manifests import manifest
 from tests.support.polling import eventually
 
 JSON = dict[str, Any]
@@ -22,27 +23,18 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def pair(name: str = "acme", **spec: Any) -> JSON:
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "ModelPair",
-        "metadata": {"name": name},
-        "spec": {
-            "model": name,
-            "target": {"source": "./target"},
-            "draft": {"kind": "ngram"},
-            "engine": {"kind": "slipstream"},
-            **spec,
-        },
+    fields: JSON = {
+        "model": name,
+        "target": {"source": "./target"},
+        "draft": {"kind": "ngram"},
+        "engine": {"kind": "slipstream"},
+        **spec,
     }
+    return manifest("ModelPair", name, fields)
 
 
 def policy(**spec: Any) -> JSON:
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "SpeculationPolicy",
-        "metadata": {"name": "acme"},
-        "spec": {"pair": "acme", **spec},
-    }
+    return manifest("SpeculationPolicy", "acme", {"pair": "acme", **spec})
 
 
 def path_of(resource: JSON, namespace: str) -> str:

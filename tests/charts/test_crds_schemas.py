@@ -19,6 +19,7 @@ from slipstream_core.manifest.crd import crds, templates
 from slipstream_core.manifest.sources import FORMS
 
 from tests.support.crd_schema import example_resources, rules_of, schema_errors, violated
+from tests.support.manifests import manifest
 
 JSON = dict[str, Any]
 
@@ -161,18 +162,14 @@ def test_an_example_is_a_good_resource(name: str) -> None:
 
 
 def pair(**spec: Any) -> JSON:
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "ModelPair",
-        "metadata": {"name": "acme"},
-        "spec": {
-            "model": "acme",
-            "target": {"source": "./target"},
-            "draft": {"kind": "model", "source": "./draft"},
-            "engine": {"kind": "slipstream"},
-            **spec,
-        },
+    fields: JSON = {
+        "model": "acme",
+        "target": {"source": "./target"},
+        "draft": {"kind": "model", "source": "./draft"},
+        "engine": {"kind": "slipstream"},
+        **spec,
     }
+    return manifest("ModelPair", "acme", fields)
 
 
 ARM = {"protocol": "openai", "endpoints": ["http://a:1"], "model": "m"}
@@ -192,12 +189,7 @@ def without(resource: JSON, field: str) -> JSON:
 
 
 def policy(**spec: Any) -> JSON:
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "SpeculationPolicy",
-        "metadata": {"name": "acme"},
-        "spec": {"pair": "acme", **spec},
-    }
+    return manifest("SpeculationPolicy", "acme", {"pair": "acme", **spec})
 
 
 def steps(*shares: float) -> JSON:

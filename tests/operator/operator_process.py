@@ -15,6 +15,7 @@ import httpx
 
 from tests.support.kube import KubeApiServer, KubeClient, KubeError
 from tests.support.kube_client import JSON
+from tests.support.manifests import manifest
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
 
@@ -214,8 +215,7 @@ class Cluster:
     def declare(self, kind: str, name: str, spec: JSON) -> JSON:
         """Make a ModelPair or SpeculationPolicy, as its user does."""
         plural = {"ModelPair": "modelpairs", "SpeculationPolicy": "speculationpolicies"}[kind]
-        body = {"apiVersion": "slipstream.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
-        return self.client.create(self.path(plural), body)
+        return self.client.create(self.path(plural), manifest(kind, name, spec))
 
     def pair(self, name: str, **spec: Any) -> JSON:
         return self.declare("ModelPair", name, {**pair_spec(name), **spec})

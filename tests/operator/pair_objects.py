@@ -11,6 +11,8 @@ from slipstream_core.manifest.resources import parse_resource
 from slipstream_operator.children import children_of
 from slipstream_operator.types import ServingDefaults
 
+from tests.support.manifests import manifest
+
 JSON = dict[str, Any]
 
 UID = "7f3c2f0e-0000-4000-8000-000000000001"
@@ -57,12 +59,7 @@ def pair_object(
     for field, value in changes.items():
         known = merged.get(field)
         merged[field] = {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "ModelPair",
-        "metadata": {"name": name, "namespace": namespace, "uid": UID, "generation": generation},
-        "spec": merged,
-    }
+    return manifest("ModelPair", name, merged, namespace=namespace, uid=UID, generation=generation)
 
 
 def children(raw: JSON, *, live: JSON | None = None, **defaults: Any) -> dict[str, JSON]:

@@ -11,7 +11,7 @@ import msgspec
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.resources import parse_resource
-from slipstream_core.manifest.status import ClassStatus, Condition, GatewaysStatus, SpeculationPolicyStatus
+from slipstream_core.manifest.status import ClassStatus, Condition, GatewaysStatus, Phase, SpeculationPolicyStatus
 from slipstream_core.observation import Observation, Subject
 from slipstream_core.redis.inbox import Position
 from slipstream_core.types import Arm, Reason
@@ -20,25 +20,18 @@ from slipstream_operator.rollout.analysis import ClassFacts, PolicyLedger
 from slipstream_operator.rollout.evidence import unread
 from slipstream_operator.types import Note, PolicyPlan
 
+from tests.support.manifests import manifest
+
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 PAIR_KEY = "team/acme"
+PAIR = {
+    "model": "acme",
+    "engine": {"kind": "slipstream"},
+    "target": {"source": "/models/target"},
+    "draft": {"kind": "model", "source": "/models/draft"},
+}
 CODE = "code/short"
 LONG = "summarization/long"
-
-
-def raw_pair(**spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "ModelPair",
-        "metadata": {"name": "acme", "namespace": "team", "generation": 1, "uid": "p"},
-        "spec": {
-            "model": "acme",
-            "engine": {"kind": "slipstream"},
-            "target": {"source": "/models/target"},
-            "draft": {"kind": "model", "source": "/models/draft"},
-            **spec,
-        },
-    }
 
 
 def raw_policy(generation: int = 1, **spec: Any) -> dict[str, Any]:
@@ -50,12 +43,8 @@ def raw_policy(generation: int = 1, **spec: Any) -> dict[str, Any]:
         "rollback": {"coolDownSeconds": 600, "staleAfterSeconds": 3600, "maxRetries": 2},
         "thresholds": {"acceptanceFloor": 0.65},
     }
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "SpeculationPolicy",
-        "metadata": {"name": "careful", "namespace": "team", "generation": generation, "uid": "s"},
-        "spec": {**defaults, **spec},
-    }
+    own = {"namespace": "team", "generation": generation, "uid": "s"}
+    return manifest("SpeculationPolicy", "careful", {**defaults, **spec}, **own)
 
 
 def policy_of(raw: Mapping[str, Any]) -> SpeculationPolicy:
@@ -106,7 +95,8 @@ class World:
 
     def __init__(self, raw: dict[str, Any] | None = None, *, seed: int = 0) -> None:
         self.raw = raw if raw is not None else raw_policy()
-        self.pair: ModelPair | None = parse_resource(raw_pair()).item  # type: ignore[assignment]
+        pair = manifest("ModelPair", "acme", PAIR, namespace="team", generation=1, uid="p")
+        self.pair: ModelPair | None = parse_resource(pair).item  # type: ignore[assignment]
         self.now = BEGIN
         self.random = random.Random(seed)
         self.stream: list[Observation] = []
@@ -143,11 +133,18 @@ class World:
                 self.stream.append(observation(name, arm, time_s=time_s, **(slow if arm is Arm.CONTROL else fast)))
         self.wait(seconds)
 
+    def serve_and_look(self, count: int, name: str = CODE, *, rounds: int = 1, **serving: Any) -> None:
+        """`rounds` times: requests as `serve` makes them, and then one reconcile."""
+        for _ in range(rounds):
+            self.serve(count, name, **serving)
+            self.look()
+
     def tell(self, seen: Observation) -> None:
         self.stream.append(seen)
 
-    def look(self, *, stores: bool = True) -> PolicyPlan:
+    def look(self, *, after_s: float = 0.0, stores: bool = True) -> PolicyPlan:
         """One reconcile; its status is stored unless `stores` is False, as when the API server fails."""
+        self.wait(after_s)
         if not self.followed and stores:  # what an operator does first: it looks before it reads
             self._store(self.plan())
         if self.connected and self.followed:
@@ -231,3 +228,20 @@ class World:
         if self.status is not None and self.status.checkpoint:
             ledger.restore(self.status.checkpoint)
         return ledger
+
+
+def promoted(*, count: int = 100, **spec: Any) -> World:
+    """A class that three rounds of `count` requests of each arm have promoted."""
+    world = World(raw_policy(**spec))
+    world.serve_and_look(count, rounds=3)
+    assert world.of().phase is Phase.PROMOTED
+    return world
+
+
+def rolled_back(**spec: Any) -> World:
+    """A class that one round of poor acceptance has rolled back."""
+    world = World(raw_policy(**spec))
+    world.serve_and_look(100)
+    world.serve_and_look(150, acceptance=0.5)
+    assert world.of().phase is Phase.ROLLED_BACK
+    return world

@@ -12,19 +12,14 @@ from slipstream_operator.rollout.analysis import GainFacts
 
 from tests.benchmarks import rollback_paired_share
 from tests.benchmarks.rollback_paired_share import FIXED, RAISED, judge, traffic
-from tests.operator.policy_world import World, raw_policy
+from tests.operator.policy_world import World, promoted, raw_policy
 
 STEPS = [{"share": 0.5, "soakSeconds": 60}, {"share": 1.0, "soakSeconds": 60}]
 
 
-def promoted(**spec: Any) -> World:
+def held_back(**spec: Any) -> World:
     """A class that has just been promoted, so that the hold-back is its only control."""
-    world = World(raw_policy(**{"rollout": {"steps": STEPS}, "thresholds": {"p95Seconds": 1.5}, **spec}))
-    for _ in range(3):
-        world.serve(300)
-        world.look()
-    assert world.of().phase is Phase.PROMOTED
-    return world
+    return promoted(count=300, **{"rollout": {"steps": STEPS}, "thresholds": {"p95Seconds": 1.5}, **spec})
 
 
 def gain_of(world: World) -> GainFacts:
@@ -32,32 +27,27 @@ def gain_of(world: World) -> GainFacts:
 
 
 def test_share_is_raised_until_the_gain_is_shown_and_then_lowered() -> None:
-    world = promoted()
+    world = held_back()
     assert world.of().hold_back_share == 0.1
     assert world.of().message == (
         "promoted; share 1; 0.1 of it is held back until the comparison with the control is clear"
     )
-    world.serve(40)  # too few answers
-    world.look()
+    world.serve_and_look(40)  # too few answers
     assert world.of().hold_back_share == 0.1
-    world.serve(100)
-    world.look()
+    world.serve_and_look(100)
     assert world.of().hold_back_share == 0.02
     assert world.of().message == "promoted; share 1"
     changed = world.of().hold_back_since
-    world.serve(100)
-    world.look()
+    world.serve_and_look(100)
     assert (world.of().hold_back_share, world.of().hold_back_since) == (0.02, changed)
 
 
 def test_share_is_raised_again_where_a_loss_is_in_doubt() -> None:
-    world = promoted(analysis={"minSamples": 50, "falseAlarmRequests": 1_000_000_000}, margin=0.2)
-    world.serve(150)
-    world.look()
+    world = held_back(analysis={"minSamples": 50, "falseAlarmRequests": 1_000_000_000}, margin=0.2)
+    world.serve_and_look(150)
     assert world.of().hold_back_share == 0.02
     for _ in range(40):
-        world.serve(5, e2e_s=1.1)
-        world.look()
+        world.serve_and_look(5, e2e_s=1.1)
         if world.of().hold_back_share == 0.1:
             break
     assert world.of().hold_back_share == 0.1
@@ -65,12 +55,10 @@ def test_share_is_raised_again_where_a_loss_is_in_doubt() -> None:
 
 
 def test_share_is_raised_where_a_broken_limit_is_unclear_and_kept_while_servers_are_slow() -> None:
-    world = promoted()
-    world.serve(150)
-    world.look()
+    world = held_back()
+    world.serve_and_look(150)
     assert world.of().hold_back_share == 0.02
-    world.serve(200, arms=(Arm.SPECULATIVE,), e2e_s=1.8)
-    world.look()
+    world.serve_and_look(200, arms=(Arm.SPECULATIVE,), e2e_s=1.8)
     assert world.of().hold_back_share == 0.1
     assert "too few to compare" in world.condition("AnalysisConclusive").message
 
@@ -93,18 +81,16 @@ def test_share_stays_within_the_policy_and_a_rollout_with_control_enough_needs_n
     spec: dict[str, Any], share: float
 ) -> None:
     world = World(raw_policy(**{"rollout": {"steps": [{"share": 1.0, "soakSeconds": 60}]}, **spec}))
-    world.serve(10)
-    world.look()
+    world.serve_and_look(10)
     world.look()
     assert world.of().hold_back_share == share
 
 
 def test_share_stands_still_while_a_kill_switch_is_on_and_over_a_restart() -> None:
-    world = promoted()
+    world = held_back()
     since = world.of().hold_back_since
     world.respec(killSwitch=True)
-    world.serve(150)
-    world.look()
+    world.serve_and_look(150)
     assert (world.of().hold_back_share, world.of().hold_back_since) == (0.1, since)
     world.restart()
     world.look()
@@ -112,7 +98,7 @@ def test_share_stands_still_while_a_kill_switch_is_on_and_over_a_restart() -> No
 
 
 def test_share_that_was_edited_by_hand_is_put_right() -> None:
-    world = promoted()
+    world = held_back()
     world.edit(hold_back_share=0.9)
     world.restart()
     world.look()
@@ -121,15 +107,13 @@ def test_share_that_was_edited_by_hand_is_put_right() -> None:
 
 
 def test_requests_from_before_a_new_share_count_for_no_comparison() -> None:
-    world = promoted(thresholds={})
-    world.serve(110)
-    world.look()
+    world = held_back(thresholds={})
+    world.serve_and_look(110)
     assert world.of().hold_back_share == 0.02  # lowered now
     counted = gain_of(world)
     assert min(counted.speculative, counted.control) >= 50
     world.serve(40, seconds=1.0, arms=(Arm.SPECULATIVE,), e2e_s=30.0)  # they began before
-    world.serve(3, seconds=60.0)
-    world.look()
+    world.serve_and_look(3, seconds=60.0)
     after = gain_of(world)
     assert (after.speculative - counted.speculative, after.control - counted.control) == (3, 3)
 

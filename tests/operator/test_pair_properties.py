@@ -15,8 +15,9 @@ from slipstream_core.manifest.status import GatewaysStatus
 from slipstream_operator.reconcile.pair import reconcile_pair
 from slipstream_operator.types import Observed
 
-from tests.operator.pair_objects import JSON, live_deployment, pod, preflight_ended, preflight_status
+from tests.operator.pair_objects import live_deployment, pod, preflight_ended, preflight_status
 from tests.operator.pair_strategies import served_pairs
+from tests.support.manifests import manifest
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -85,8 +86,7 @@ def test_children_are_planned_exactly_for_a_pair_without_problems(observed: Obse
 @QUICK
 @given(spec=JSON_VALUES, status=JSON_VALUES)
 def test_no_spec_and_no_status_is_too_broken_for_a_status(spec: Any, status: Any):
-    metadata: JSON = {"name": "x", "namespace": "prod", "uid": "1", "generation": 1}
-    raw = {"apiVersion": "slipstream.dev/v1alpha1", "kind": "ModelPair", "metadata": metadata}
-    made = reconcile_pair(Observed(raw={**raw, "spec": spec, "status": status}), NOW)
+    raw = manifest("ModelPair", "x", spec, namespace="prod", uid="1", generation=1)
+    made = reconcile_pair(Observed(raw={**raw, "status": status}), NOW)
     assert made.children is None
     assert made.status.state == "Invalid"

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.status import GatewaysStatus, Phase, SpeculationPolicyStatus
 from slipstream_core.types import Arm, LengthBin
 from slipstream_operator.rollout.analysis import CheckpointError
 
-from tests.operator.policy_world import CODE, LONG, World, observation, raw_policy
-
-
-def promoted(world: World) -> World:
-    for _ in range(3):
-        world.serve(100)
-        world.look()
-    assert world.of().phase is Phase.PROMOTED
-    return world
+from tests.operator.policy_world import CODE, LONG, World, observation, promoted, raw_policy
 
 
 def at_first_step_with_evidence() -> World:
     """Everything is there for the next step; only the soak is not over."""
     world = World()
     world.look()
-    world.serve(300, seconds=10)
-    world.look()
+    world.serve_and_look(300, seconds=10)
     assert world.of().step == 0
     return world
 
@@ -40,17 +33,14 @@ def test_killed_policy_is_neither_promoted_nor_stale_and_goes_on_where_it_was_af
     assert world.condition("KillSwitchActive").reason == "KilledEverywhere"
     assert world.condition("Progressing").reason == "Held"
     assert world.status.speculating == "0/1"
-    world.wait(1e5)
-    world.look()
+    world.look(after_s=1e5)
     assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
     world.respec(killSwitch=None)
     world.look()
     assert world.condition("KillSwitchActive").status == "False"
-    world.wait(59)
-    world.look()
+    world.look(after_s=59)
     assert world.of().step == 0
-    world.wait(1)
-    world.look()
+    world.look(after_s=1)
     assert world.of().step == 1
     assert [reason for reason in world.reasons() if reason.startswith("Kill")] == ["Killed", "KillLanded", "KillLifted"]
 
@@ -88,8 +78,7 @@ def test_whatever_keeps_a_policy_from_governing_holds_its_classes(case: str) -> 
     else:
         world.problems = (Problem("spec.pair", "ModelPair acme already has SpeculationPolicy older"),)
     for _ in range(3):
-        world.wait(1e5)
-        world.look()
+        world.look(after_s=1e5)
     assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
     assert (world.condition("Ready").status, world.condition("Ready").reason) == ("False", reason)
     assert world.reasons()[-1] == reason
@@ -99,10 +88,8 @@ def test_whatever_keeps_a_policy_from_governing_holds_its_classes(case: str) -> 
 
 def test_broken_spec_leaves_step_and_share_as_they_are() -> None:
     world = World()
-    world.serve(60)
-    world.look()
-    world.serve(60)
-    world.look()
+    world.serve_and_look(60)
+    world.serve_and_look(60)
     right = (world.of().phase, world.of().step, world.of().share)
     assert right == (Phase.PROGRESSING, 1, 0.5)
     world.respec(rollout={"steps": []})
@@ -128,19 +115,17 @@ def test_every_rollback_of_many_at_once_is_told() -> None:
 
 
 def test_evidence_takes_a_class_back_even_while_the_policy_is_broken() -> None:
-    world = promoted(World())
+    world = promoted()
     world.respec(margin="much")
     world.problems = (Problem("spec.margin", "must be a number, got 'much'"),)
     world.look()
-    world.serve(150, acceptance=0.5)
-    world.look()
+    world.serve_and_look(150, acceptance=0.5)
     assert world.of().phase is Phase.ROLLED_BACK
 
 
 def test_rollback_outlives_a_pair_that_is_gone_for_a_while() -> None:
-    world = promoted(World())
-    world.serve(150, acceptance=0.5)
-    world.look()
+    world = promoted()
+    world.serve_and_look(150, acceptance=0.5)
     pair, world.pair = world.pair, None
     world.look()
     world.pair = pair
@@ -163,12 +148,10 @@ def test_store_that_cannot_be_reached_holds_and_says_so() -> None:
 
 
 def test_silence_beyond_stale_after_decodes_plainly_until_outcomes_flow_again() -> None:
-    world = promoted(World())
-    world.wait(world.next_look_s - 1)
-    world.look()
+    world = promoted()
+    world.look(after_s=world.next_look_s - 1)
     assert world.of().phase is Phase.PROMOTED
-    world.wait(1)
-    world.look()
+    world.look(after_s=1)
     assert (world.of().phase, world.of().share) == (Phase.STALE, 0.0)
     assert world.condition("AnalysisConclusive").reason == "Stale"
     assert (world.status.state, world.notes[-1].reason) == ("Stale", "StaleAfter")
@@ -179,9 +162,8 @@ def test_silence_beyond_stale_after_decodes_plainly_until_outcomes_flow_again() 
 
 
 def test_restart_alone_wakes_no_stale_class() -> None:
-    world = promoted(World())
-    world.wait(4_000)
-    world.look()
+    world = promoted()
+    world.look(after_s=4_000)
     world.wait(10)
     world.restart()
     world.look()
@@ -198,11 +180,9 @@ def test_class_that_falls_silent_between_bursts_is_judged_by_all_of_them() -> No
         assert rounds <= 60
         for arm in (Arm.PLAIN, Arm.SPECULATIVE, Arm.SPECULATIVE):
             world.tell(observation(arm=arm, time_s=world.now.timestamp(), acceptance=0.05, e2e_s=0.1))
-            world.wait(1)
-            world.look()
+            world.look(after_s=1)
             answers += arm is Arm.SPECULATIVE
-        world.wait(61)
-        world.look()
+        world.look(after_s=61)
     assert 50 <= answers < 60
     assert world.condition("RolledBack").reason == "AcceptanceBelowThreshold"
     assert world.of().last_decision.samples >= 50
@@ -213,8 +193,7 @@ def test_a_class_with_a_visitor_now_and_then_is_no_news() -> None:
     for _ in range(40):
         world.tell(observation(arm=Arm.PLAIN, time_s=world.now.timestamp()))
         world.look()
-        world.wait(61)
-        world.look()
+        world.look(after_s=61)
         assert world.of().phase is Phase.STALE
         world.wait(1)
     assert world.reasons().count("StaleAfter") == 6  # the 1st, 2nd, 4th, 8th, 16th and 32nd
@@ -223,21 +202,19 @@ def test_a_class_with_a_visitor_now_and_then_is_no_news() -> None:
 
 
 def test_silence_after_a_step_forward_is_news_again() -> None:
-    world = promoted(World())
+    world = promoted()
     for _ in range(2):
-        world.wait(4000)
-        world.look()
+        world.look(after_s=4000)
         world.tell(observation(arm=Arm.PLAIN, time_s=world.now.timestamp() + 1))
-        world.wait(2)
-        world.look()
-        promoted(world)
+        world.look(after_s=2)
+        world.serve_and_look(100, rounds=3)
+        assert world.of().phase is Phase.PROMOTED
     assert [world.reasons().count(reason) for reason in ("StaleAfter", "OutcomesAgain")] == [2, 2]
 
 
 def test_retry_waits_until_somebody_can_see_how_it_goes() -> None:
-    world = promoted(World())
-    world.serve(150, acceptance=0.5)
-    world.look()
+    world = promoted()
+    world.serve_and_look(150, acceptance=0.5)
     world.wait(601)
     world.restart()
     assert [one.phase for one in world.plan().status.classes] == [Phase.ROLLED_BACK]
@@ -246,25 +223,23 @@ def test_retry_waits_until_somebody_can_see_how_it_goes() -> None:
 
 
 def test_nothing_counts_while_the_servers_are_rolled_to_a_new_spec() -> None:
-    world = promoted(World())
+    world = promoted()
     world.paused = True
     world.respec(margin=0.03)
     world.look()
     for acceptance in (0.1, 0.72):
-        world.serve(300, acceptance=acceptance)
-        world.look()
+        world.serve_and_look(300, acceptance=acceptance)
     assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
     assert "0 answers with drafts of 50" in world.of().message
 
 
 @pytest.mark.parametrize("restart", ["never", "during", "after"])
 def test_after_the_roll_only_requests_count_that_began_since(restart: str) -> None:
-    world = promoted(World())
+    world = promoted()
     world.paused = True
     world.respec(margin=0.03)
     world.look()
-    world.serve(100)
-    world.look()
+    world.serve_and_look(100)
     if restart == "during":
         world.restart()
         world.look()
@@ -275,18 +250,15 @@ def test_after_the_roll_only_requests_count_that_began_since(restart: str) -> No
         world.restart()
     for _ in range(100):
         world.tell(observation(time_s=world.now.timestamp() + 5, e2e_s=6.0, acceptance=0.1))
-    world.wait(5)
-    world.look()
+    world.look(after_s=5)
     assert {guard.seen for guard in world.ledger.facts(world.now.timestamp())[CODE].guards} == {0}
-    world.serve(60)
-    world.look()
+    world.serve_and_look(60)
     assert world.of().step == 1
 
 
 def test_fail_mode_hold_leaves_a_silent_class_and_says_that_nothing_is_known() -> None:
-    world = promoted(World(raw_policy(rollback={"failMode": "hold", "staleAfterSeconds": 600})))
-    world.wait(601)
-    world.look()
+    world = promoted(rollback={"failMode": "hold", "staleAfterSeconds": 600})
+    world.look(after_s=601)
     assert world.of().phase is Phase.PROMOTED
     assert world.condition("AnalysisConclusive").reason == "NoData"
 
@@ -295,25 +267,21 @@ def test_silent_class_with_fail_mode_hold_is_not_promoted_by_what_it_had() -> No
     world = World(raw_policy(rollback={"failMode": "hold", "staleAfterSeconds": 30}))
     world.look()
     world.serve(300, seconds=10)
-    world.wait(100)
-    world.look()
+    world.look(after_s=100)
     world.look()
     assert world.of().step == 0
 
 
 def test_clock_that_goes_back_moves_nothing_until_time_has_passed_again() -> None:
     world = at_first_step_with_evidence()
-    world.wait(60)
-    world.look()
+    world.look(after_s=60)
     assert world.of().step == 1
     since = world.of().since
     world.wait(-3600)
-    world.serve(300)
-    world.look()
+    world.serve_and_look(300)
     assert (world.of().step, world.of().since) == (1, since)
     world.wait(3600)
-    world.serve(300)
-    world.look()
+    world.serve_and_look(300)
     assert world.of().phase is Phase.PROMOTED
 
 
@@ -329,9 +297,8 @@ def test_gateway_with_a_clock_of_next_year_neither_fills_the_window_nor_keeps_a_
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_status_edited_by_hand_is_put_right(restarted: bool) -> None:
-    world = promoted(World())
-    world.serve(150, acceptance=0.5)
-    world.look()
+    world = promoted()
+    world.serve_and_look(150, acceptance=0.5)
     right = world.of()
     world.edit(phase=Phase.PROMOTED, share=1.0, step=1, retries=0)
     if restarted:
@@ -341,43 +308,31 @@ def test_status_edited_by_hand_is_put_right(restarted: bool) -> None:
     assert world.notes[-1].reason == "StatusEdited"
 
 
-def test_status_that_was_deleted_by_hand_comes_back() -> None:
-    world = promoted(World())
-    world.serve(150, acceptance=0.5)
-    world.look()
-    world.status = None
-    world.look()
-    assert world.of().phase is Phase.ROLLED_BACK
-
-
-def test_edited_spec_hash_or_token_begins_nothing_anew() -> None:
-    world = promoted(World())
-    world.serve(150, acceptance=0.5)
-    world.look()
-    world.status = msgspec.structs.replace(world.status, spec_hash="0" * 16, retry_token="x")
-    world.restart()
-    world.look()
-    assert world.of().phase is Phase.ROLLED_BACK
-
-
-def test_status_that_cannot_be_read_keeps_its_checkpoint() -> None:
-    world = promoted(World())
-    world.serve(150, acceptance=0.5)
-    world.look()
-    world.restart()
-    status = world.status
-    world.status = SpeculationPolicyStatus(checkpoint=status.checkpoint)
+@pytest.mark.parametrize(
+    ("edit", "restarted"),
+    [
+        pytest.param(lambda status: None, False, id="deleted"),
+        pytest.param(lambda status: replace(status, spec_hash="0" * 16, retry_token="x"), True, id="other spec"),
+        pytest.param(lambda status: SpeculationPolicyStatus(checkpoint=status.checkpoint), True, id="checkpoint only"),
+    ],
+)
+def test_rollback_outlives_an_edited_status(
+    edit: Callable[[Any], SpeculationPolicyStatus | None], restarted: bool
+) -> None:
+    world = promoted()
+    world.serve_and_look(150, acceptance=0.5)
+    if restarted:
+        world.restart()
+    world.status = edit(world.status)
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
 
 
 def test_evidence_from_before_a_retry_is_not_held_against_it_again_when_the_checkpoint_is_lost() -> None:
-    world = promoted(World())
-    world.serve(150, acceptance=0.5)
-    world.look()
-    world.wait(600)
-    world.look()
-    world.status = msgspec.structs.replace(world.status, checkpoint="")
+    world = promoted()
+    world.serve_and_look(150, acceptance=0.5)
+    world.look(after_s=600)
+    world.status = replace(world.status, checkpoint="")
     world.restart()
     world.look()
     world.look()
@@ -386,7 +341,7 @@ def test_evidence_from_before_a_retry_is_not_held_against_it_again_when_the_chec
 
 @pytest.mark.parametrize("damage", ["text", "bit", "version", "empty"])
 def test_damaged_checkpoint_is_refused_and_nothing_stands_above_the_first_step(damage: str) -> None:
-    world = promoted(World())
+    world = promoted()
     data = base64.b64decode(world.status.checkpoint)
     world.serve(60, LONG)
     text = {
@@ -397,7 +352,7 @@ def test_damaged_checkpoint_is_refused_and_nothing_stands_above_the_first_step(d
     }[damage]
     with pytest.raises(CheckpointError, match=r"status\.checkpoint"):
         world.ledger.restore(text)
-    world.status = msgspec.structs.replace(world.status, checkpoint="")
+    world.status = replace(world.status, checkpoint="")
     world.stream.clear()
     world.restart()
     world.look()
@@ -405,11 +360,10 @@ def test_damaged_checkpoint_is_refused_and_nothing_stands_above_the_first_step(d
 
 
 def test_without_a_checkpoint_a_decision_is_enough_for_a_rollback_to_stay() -> None:
-    world = promoted(World())
-    world.serve(150, acceptance=0.5)
-    world.look()
+    world = promoted()
+    world.serve_and_look(150, acceptance=0.5)
     world.edit(phase=Phase.PROMOTED, share=1.0)
-    world.status = msgspec.structs.replace(world.status, checkpoint="")
+    world.status = replace(world.status, checkpoint="")
     world.stream.clear()
     world.restart()
     world.look()
@@ -417,18 +371,17 @@ def test_without_a_checkpoint_a_decision_is_enough_for_a_rollback_to_stay() -> N
 
 
 def test_failed_write_is_decided_again_and_told_once() -> None:
-    world = promoted(World())
+    world = promoted()
     told = len(world.notes)
     world.serve(150, acceptance=0.5)
     first = world.look(stores=False)
-    world.wait(7)
-    world.look()
+    world.look(after_s=7)
     assert world.of().phase is Phase.ROLLED_BACK
     assert [note.reason for note in world.notes[told:]] == [note.reason for note in first.notes]
 
 
 def test_steady_state_says_the_same_again() -> None:
-    world = promoted(World())
+    world = promoted()
     world.look()
     before = world.status
     world.look()

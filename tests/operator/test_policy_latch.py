@@ -13,27 +13,9 @@ from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
 from slipstream_operator.rollout.evidence import CollectedEvidence, NoEvidence
 from slipstream_operator.types import PolicyPlan
 
-from tests.operator.policy_world import CODE, PAIR_KEY, World, policy_of
+from tests.operator.policy_world import CODE, PAIR_KEY, World, policy_of, promoted, rolled_back
 
 KEY = ObjectKey(Kind.SPECULATION_POLICY, "team", "careful")
-
-
-def until_phase(world: World, phase: Phase, **outcomes: Any) -> World:
-    world.look()
-    for _ in range(10):
-        world.serve(100, **outcomes)
-        world.look()
-        if world.of().phase is phase:
-            return world
-    raise AssertionError(world.of())
-
-
-def promoted() -> World:
-    return until_phase(World(), Phase.PROMOTED)
-
-
-def rolled_back() -> World:
-    return until_phase(World(), Phase.ROLLED_BACK, acceptance=0.3)
 
 
 def other_operator(world: World) -> World:
@@ -68,16 +50,14 @@ def test_class_of_a_refused_pair_is_taken_back() -> None:
     world = promoted()
     world.pair, world.problems = None, (Problem("spec.pair", "ModelPair acme is refused, see its status"),)
     world.look()
-    world.serve(300, acceptance=0.1)
-    world.look()
+    world.serve_and_look(300, acceptance=0.1)
     assert world.of().phase is Phase.ROLLED_BACK
 
 
 def test_rollback_by_another_operator_is_not_lifted_by_one_that_has_not_seen_why() -> None:
     halted = promoted()
     other = other_operator(halted)
-    other.serve(300, acceptance=0.1)
-    other.look()
+    other.serve_and_look(300, acceptance=0.1)
     assert other.of().phase is Phase.ROLLED_BACK
     halted.now, halted.status = other.now, other.status
     halted.connected = False
@@ -98,8 +78,7 @@ def test_clock_that_is_behind_does_not_keep_a_rollback_from_another_operator_who
     ahead.wait(3600)
     ahead.status = msgspec.structs.replace(ahead.status, classes=())
     ahead.restart()
-    behind.serve(300, acceptance=0.1)
-    behind.look()
+    behind.serve_and_look(300, acceptance=0.1)
     assert behind.of().phase is Phase.ROLLED_BACK
     ahead.ledger = promoted().ledger  # it remembers a promotion
     ahead.followed, ahead.connected, ahead.status = True, False, behind.status
@@ -110,8 +89,7 @@ def test_clock_that_is_behind_does_not_keep_a_rollback_from_another_operator_who
 def test_later_attempt_by_another_operator_is_gone_on_with_and_not_judged_by_what_was_before() -> None:
     halted = rolled_back()
     other = other_operator(halted)
-    other.wait(700)
-    other.look()
+    other.look(after_s=700)
     assert (other.of().phase, other.of().retries) == (Phase.PROGRESSING, 1)
     halted.now, halted.status = other.now, other.status
     for _ in range(2):
@@ -122,8 +100,7 @@ def test_later_attempt_by_another_operator_is_gone_on_with_and_not_judged_by_wha
 def test_old_checkpoint_that_is_pasted_back_lifts_nothing() -> None:
     world = promoted()
     good = world.status
-    world.serve(300, acceptance=0.1)
-    world.look()
+    world.serve_and_look(300, acceptance=0.1)
     world.status = good
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
@@ -173,11 +150,9 @@ def test_old_servers_promote_no_new_spec_and_their_faults_are_not_held_against_i
     world.paused, world.servers_current = False, True
     world.look()
     resumed = world.of().since
-    world.serve(100, seconds=30)
-    world.look()
+    world.serve_and_look(100, seconds=30)
     assert (world.of().step, world.of().since) == (0, resumed)  # its soak has begun with the servers
-    world.serve(100, seconds=40)
-    world.look()
+    world.serve_and_look(100, seconds=40)
     assert world.of().step == 1
 
 

@@ -13,28 +13,16 @@ from slipstream_core.manifest.status import Phase
 from slipstream_core.types import Arm, Reason
 from slipstream_operator.rollout.analysis import Metric, Verdict
 
-from tests.operator.policy_world import CODE, LONG, World, observation, raw_policy
-
-
-def rolled_back(world: World) -> World:
-    world.serve(100)
-    world.look()
-    world.serve(150, acceptance=0.5)
-    world.look()
-    assert world.of().phase is Phase.ROLLED_BACK
-    return world
+from tests.operator.policy_world import CODE, LONG, World, observation, promoted, raw_policy, rolled_back
 
 
 def test_class_is_seen_then_promoted_step_by_step() -> None:
     world = World()
-    world.serve(60)
-    world.look()
+    world.serve_and_look(60)
     assert (world.of().phase, world.of().share, world.of().step) == (Phase.PROGRESSING, 0.1, 0)
-    world.serve(60)
-    world.look()
+    world.serve_and_look(60)
     assert (world.of().share, world.of().step) == (0.5, 1)
-    world.serve(60)
-    world.look()
+    world.serve_and_look(60)
     assert (world.of().phase, world.of().share) == (Phase.PROMOTED, 0.5)
     assert [decision.rule for decision in world.status.decisions] == ["Promote", "Promote"]
     decision = world.of().last_decision
@@ -47,18 +35,15 @@ def test_class_is_seen_then_promoted_step_by_step() -> None:
 def whole_rollout(*shares: float) -> World:
     steps = [{"share": share, "soakSeconds": 60} for share in shares]
     world = World(raw_policy(rollout={"steps": steps}))
-    world.serve(1)  # the class begins when something is heard of it first
-    world.look()
+    world.serve_and_look(1)  # the class begins when something is heard of it first
     return world
 
 
 def test_the_step_that_leaves_no_control_rests_on_the_gain_of_the_one_before() -> None:
     world = whole_rollout(0.5, 1.0)
-    world.serve(60)
-    world.look()
+    world.serve_and_look(60)
     assert (world.of().share, world.of().step) == (1.0, 1)
-    world.serve(60, arms=(Arm.SPECULATIVE,))
-    world.look()
+    world.serve_and_look(60, arms=(Arm.SPECULATIVE,))
     assert world.of().phase is Phase.PROMOTED
     assert "the gain was shown at the previous step" in world.of().last_decision.message
     assert world.of().last_decision.bound is None
@@ -66,18 +51,15 @@ def test_the_step_that_leaves_no_control_rests_on_the_gain_of_the_one_before() -
 
 def test_a_control_that_speaks_against_the_gain_holds_the_last_step() -> None:
     world = whole_rollout(0.5, 1.0)
-    world.serve(60)
-    world.look()
-    world.serve(60, e2e_s=1.0)
-    world.look()
+    world.serve_and_look(60)
+    world.serve_and_look(60, e2e_s=1.0)
     assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 1)
     assert "a gain: at most" in world.of().message
 
 
 def test_a_rollout_of_one_step_has_to_show_its_gain_all_the_same() -> None:
     world = whole_rollout(1.0)
-    world.serve(60, arms=(Arm.SPECULATIVE,))
-    world.look()
+    world.serve_and_look(60, arms=(Arm.SPECULATIVE,))
     assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
     assert "61 speculative and 1 control answers of 50 each" in world.of().message
 
@@ -85,15 +67,12 @@ def test_a_rollout_of_one_step_has_to_show_its_gain_all_the_same() -> None:
 def test_step_lasts_as_long_as_its_soak_whatever_the_evidence() -> None:
     world = World()
     world.look()
-    world.serve(500, seconds=10)
-    world.look()
-    world.wait(59)
-    world.look()
+    world.serve_and_look(500, seconds=10)
+    world.look(after_s=59)
     assert world.of().step == 0
     assert "the soak until 2026-01-01T00:01:10Z" in world.of().message
     assert world.next_look_s == 1.0
-    world.wait(1)
-    world.look()
+    world.look(after_s=1)
     assert world.of().step == 1
 
 
@@ -101,8 +80,7 @@ def test_too_few_answers_hold_the_class_and_are_named() -> None:
     world = World()
     world.serve(49)
     for _ in range(3):
-        world.wait(600)
-        world.look()
+        world.look(after_s=600)
     assert world.of().step == 0
     condition = world.condition("AnalysisConclusive")
     assert (condition.status, condition.reason) == ("False", "InsufficientSamples")
@@ -113,29 +91,23 @@ def test_too_few_answers_hold_the_class_and_are_named() -> None:
 
 def test_answers_of_an_earlier_step_do_not_count_for_the_next() -> None:
     world = World()
-    world.serve(500)
-    world.look()
-    world.wait(60)
-    world.look()
+    world.serve_and_look(500)
+    world.look(after_s=60)
     assert world.of().step == 1
-    world.wait(600)
-    world.look()
+    world.look(after_s=600)
     assert world.of().step == 1
     assert "0 speculative and 0 control answers of 50 each" in world.of().message
 
 
 def test_requests_that_began_before_the_step_do_not_count_for_it() -> None:
     world = World()
-    world.serve(60)
-    world.look()
-    world.wait(60)
-    world.look()
+    world.serve_and_look(60)
+    world.look(after_s=60)
     late = world.now.timestamp() + 5.0
     for _ in range(60):
         world.tell(observation(time_s=late, e2e_s=10.0))
         world.tell(observation(arm=Arm.CONTROL, time_s=late, e2e_s=10.0))
-    world.wait(60)
-    world.look()
+    world.look(after_s=60)
     assert world.of().step == 1
     assert "0 speculative and 0 control" in world.of().message
 
@@ -143,27 +115,21 @@ def test_requests_that_began_before_the_step_do_not_count_for_it() -> None:
 def test_no_gain_no_step() -> None:
     world = World()
     world.look()
-    for _ in range(5):
-        world.serve(200, e2e_s=1.0)
-        world.look()
+    world.serve_and_look(200, e2e_s=1.0, rounds=5)
     assert world.of().step == 0
     assert "a gain: at most" in world.of().message
 
 
 def test_threshold_without_data_holds_the_class_as_long_as_data_may_come() -> None:
     world = World(raw_policy(thresholds={"acceptanceFloor": 0.65, "ttftP95Seconds": 1.0}))
-    for _ in range(2):
-        world.serve(70, ttft_s=None)
-        world.look()
+    world.serve_and_look(70, ttft_s=None, rounds=2)
     assert world.of().step == 0
     assert "ttftP95Seconds: 0 streamed answers of 50" in world.of().message
 
 
 def test_class_is_promoted_without_a_guard_that_nothing_in_it_can_be_judged_by_and_says_so() -> None:
     world = World(raw_policy(thresholds={"acceptanceFloor": 0.65, "ttftP95Seconds": 1.0}))
-    for _ in range(4):
-        world.serve(100, ttft_s=None)
-        world.look()
+    world.serve_and_look(100, ttft_s=None, rounds=4)
     assert world.of().phase is Phase.PROMOTED
     named = "not applicable, without data: ttftP95Seconds"
     for message in (
@@ -172,16 +138,13 @@ def test_class_is_promoted_without_a_guard_that_nothing_in_it_can_be_judged_by_a
         world.condition("AnalysisConclusive").message,
     ):
         assert message.endswith(named)
-    world.serve(100, ttft_s=2.0, e2e_s=3.0)
-    world.look()
+    world.serve_and_look(100, ttft_s=2.0, e2e_s=3.0)
     assert world.condition("RolledBack").reason == "TtftAboveThreshold"
 
 
 def test_answers_with_a_price_wait_for_the_controls_cost() -> None:
     world = World(raw_policy(thresholds={"costIncrease": 0.1}))
-    for _ in range(2):
-        world.serve(200, arms=(Arm.SPECULATIVE,))
-        world.look()
+    world.serve_and_look(200, arms=(Arm.SPECULATIVE,), rounds=2)
     assert "costIncrease: 0 answers of either arm with a price of 50" in world.of().message
     assert "not applicable" not in world.of().message
 
@@ -190,8 +153,7 @@ def test_exploration_client_choice_and_other_pairs_are_no_evidence() -> None:
     world = World()
     for reason in (Reason.EXPLORATION, Reason.CLIENT_ASKED):
         world.serve(200, reason=reason, acceptance=0.1)
-    world.serve(200, pair="team/other", acceptance=0.1)
-    world.look()
+    world.serve_and_look(200, pair="team/other", acceptance=0.1)
     assert world.of().phase is Phase.PROGRESSING
     assert world.of().speculative.samples == 0
 
@@ -200,12 +162,10 @@ def test_collapse_of_one_class_rolls_back_that_class_alone_and_says_why() -> Non
     world = World()
     for _ in range(3):
         world.serve(100)
-        world.serve(100, LONG)
-        world.look()
+        world.serve_and_look(100, LONG)
     assert world.of().phase is Phase.PROMOTED
     world.serve(150, acceptance=0.5)
-    world.serve(100, LONG)
-    world.look()
+    world.serve_and_look(100, LONG)
     assert (world.of().phase, world.of().share) == (Phase.ROLLED_BACK, 0.0)
     assert world.of(LONG).phase is Phase.PROMOTED
     decision = world.of().last_decision
@@ -232,24 +192,15 @@ def test_collapse_of_one_class_rolls_back_that_class_alone_and_says_why() -> Non
 def test_each_threshold_has_its_guard(
     thresholds: dict[str, float], outcome: dict[str, float], reason: str, words: str
 ) -> None:
-    world = World(raw_policy(thresholds=thresholds))
-    for _ in range(3):
-        world.serve(300)
-        world.look()
-    assert world.of().phase is Phase.PROMOTED
-    world.serve(200, **outcome)
-    world.look()
+    world = promoted(count=300, thresholds=thresholds)
+    world.serve_and_look(200, **outcome)
     assert world.condition("RolledBack").reason == reason
     assert words in world.of().message
 
 
 def test_higher_cost_with_a_small_control_takes_the_class_back_and_says_by_how_much() -> None:
     """Speculation is faster all the time: only its cost speaks against it."""
-    world = World(raw_policy(thresholds={"costIncrease": 0.05}))
-    for _ in range(3):
-        world.serve(300)
-        world.look()
-    assert world.of().phase is Phase.PROMOTED
+    world = promoted(count=300, thresholds={"costIncrease": 0.05})
     for _ in range(150):
         world.serve(19, arms=(Arm.SPECULATIVE,), priced_s=1.48 * world.random.uniform(0.8, 1.2))
         world.serve(1, arms=(Arm.CONTROL,))
@@ -266,8 +217,7 @@ def test_equal_cost_with_a_small_control_takes_nothing_back() -> None:
     world = World(raw_policy(thresholds={"costIncrease": 0.05}))
     for _ in range(130):
         world.serve(19, arms=(Arm.SPECULATIVE,), priced_s=world.random.uniform(0.8, 1.2))
-        world.serve(1, arms=(Arm.CONTROL,))
-        world.look()
+        world.serve_and_look(1, arms=(Arm.CONTROL,))
     assert world.of().phase is Phase.PROMOTED
     facts = {guard.metric: guard for guard in world.ledger.facts(world.now.timestamp())[CODE].guards}
     assert facts[Metric.COST].verdict is Verdict.PASS
@@ -279,8 +229,7 @@ def test_parity_guard_counts_replays() -> None:
     for index in range(60):
         parity = "mismatch" if index % 2 else "match"
         world.tell(observation(time_s=world.now.timestamp() + 1, e2e_s=0.5, status="parity", parity=parity))
-    world.wait(10)
-    world.look()
+    world.look(after_s=10)
     assert world.condition("RolledBack").reason == "QualityParityFailed"
 
 
@@ -288,8 +237,7 @@ def test_parity_loss_of_zero_is_broken_by_the_first_mismatch() -> None:
     world = World(raw_policy(thresholds={"parityLoss": 0.0}))
     at = {"time_s": world.now.timestamp() + 1, "e2e_s": 0.5, "status": "parity"}
     world.tell(observation(**at, parity="match"))
-    world.wait(10)
-    world.look()
+    world.look(after_s=10)
     assert world.of().phase is Phase.PROGRESSING
     world.tell(observation(**at, parity="mismatch"))
     world.look()
@@ -298,8 +246,7 @@ def test_parity_loss_of_zero_is_broken_by_the_first_mismatch() -> None:
 
 def test_replay_of_an_answer_from_before_the_new_spec_is_not_held_against_it() -> None:
     world = World(raw_policy(thresholds={"parityLoss": 0.0}))
-    world.serve(60)
-    world.look()
+    world.serve_and_look(60)
     world.respec(margin=0.03)
     world.look()
     world.wait(10)
@@ -354,7 +301,7 @@ def test_clients_that_leave_and_failures_of_the_plain_arm_are_no_errors_of_specu
 
 
 def test_retry_comes_at_its_time_stricter_and_pauses_double_until_none_is_left() -> None:
-    world = rolled_back(World())
+    world = rolled_back()
     pauses = []
     for retries in range(3):
         state = world.of()
@@ -362,91 +309,70 @@ def test_retry_comes_at_its_time_stricter_and_pauses_double_until_none_is_left()
         if state.retry_at is None:
             break
         before = world.now
-        world.wait(world.next_look_s - 1)
-        world.look()
+        world.look(after_s=world.next_look_s - 1)
         assert world.of().phase is Phase.ROLLED_BACK
-        world.wait(1)
-        world.look()
+        world.look(after_s=1)
         assert (world.of().phase, world.of().step, world.of().retries) == (Phase.PROGRESSING, 0, retries + 1)
         pauses.append((world.now - before).total_seconds())
-        world.serve(150, acceptance=0.5)
-        world.look()
+        world.serve_and_look(150, acceptance=0.5)
         assert world.of().phase is Phase.ROLLED_BACK
     assert pauses == [600.0, 1200.0]
     assert "no retry is left" in world.of().message
-    world.wait(1e6)
-    world.look()
+    world.look(after_s=1e6)
     assert world.of().phase is Phase.ROLLED_BACK
 
 
 def test_retry_is_held_to_stricter_thresholds_until_it_is_promoted() -> None:
-    world = rolled_back(World())
-    world.wait(600)
-    world.look()
-    world.serve(800, acceptance=0.66)  # above the floor of 0.65, below 0.65 × 1.05
-    world.look()
+    world = rolled_back()
+    world.look(after_s=600)
+    world.serve_and_look(800, acceptance=0.66)  # above the floor of 0.65, below 0.65 × 1.05
     assert world.of().phase is Phase.ROLLED_BACK
     assert world.of().last_decision.threshold == pytest.approx(0.6825)
 
 
 def test_retry_that_holds_is_promoted_and_then_held_to_the_policys_own_thresholds() -> None:
-    world = rolled_back(World())
-    world.wait(600)
-    world.look()
-    for _ in range(3):
-        world.serve(100)
-        world.look()
+    world = rolled_back()
+    world.look(after_s=600)
+    world.serve_and_look(100, rounds=3)
     assert world.of().phase is Phase.PROMOTED
-    world.serve(800, acceptance=0.66)
-    world.look()
+    world.serve_and_look(800, acceptance=0.66)
     assert world.of().phase is Phase.PROMOTED
 
 
 def test_promoted_class_has_its_retries_back_after_the_longest_pause_and_no_sooner() -> None:
     rollback = {"coolDownSeconds": 600, "maxCoolDownSeconds": 1200, "maxRetries": 1}
-    world = rolled_back(World(raw_policy(rollback=rollback)))
-    world.wait(600)
-    world.look()
-    for _ in range(2):
-        world.serve(100)
-        world.look()
+    world = rolled_back(rollback=rollback)
+    world.look(after_s=600)
+    world.serve_and_look(100, rounds=2)
     assert (world.of().phase, world.of().retries) == (Phase.PROMOTED, 1)
     assert "used 1 of 1 retries, available again at 2026-01-01T00:" in world.of().message
-    world.serve(10, seconds=1199)
-    world.look()
+    world.serve_and_look(10, seconds=1199)
     assert world.of().retries == 1
     seen = world.ledger.facts(world.now.timestamp())[CODE].guards[0].seen
-    world.serve(10, seconds=1)
-    world.look()
+    world.serve_and_look(10, seconds=1)
     assert (world.of().phase, world.of().retries) == (Phase.PROMOTED, 0)
     assert world.ledger.facts(world.now.timestamp())[CODE].guards[0].seen == seen + 10
-    world.serve(150, acceptance=0.5)
-    world.look()
+    world.serve_and_look(150, acceptance=0.5)
     assert (world.of().phase, world.of().retries) == (Phase.ROLLED_BACK, 0)
     assert world.of().retry_at is not None
 
 
 def test_retries_do_not_come_back_while_nobody_speculates() -> None:
     rollback = {"coolDownSeconds": 600, "maxCoolDownSeconds": 1200, "maxRetries": 1}
-    world = rolled_back(World(raw_policy(rollback=rollback)))
-    world.wait(600)
-    world.look()
-    for _ in range(2):
-        world.serve(100)
-        world.look()
+    world = rolled_back(rollback=rollback)
+    world.look(after_s=600)
+    world.serve_and_look(100, rounds=2)
     world.pair_killed = True
-    world.serve(10, seconds=5000, arms=(Arm.PLAIN,))
-    world.look()
+    world.serve_and_look(10, seconds=5000, arms=(Arm.PLAIN,))
     world.pair_killed = False
     world.look()
     assert (world.of().phase, world.of().retries) == (Phase.PROMOTED, 1)
 
 
 def test_outcomes_from_before_the_retry_do_not_trip_it() -> None:
-    world = rolled_back(World())
+    world = rolled_back()
     late = [observation(time_s=world.now.timestamp() + 1, acceptance=0.0) for _ in range(300)]
-    world.wait(600)
-    world.look()
+    world.look(after_s=600)
     for seen in late:
         world.tell(seen)
     world.look()
@@ -454,7 +380,7 @@ def test_outcomes_from_before_the_retry_do_not_trip_it() -> None:
 
 
 def test_new_spec_clears_a_rollback() -> None:
-    world = rolled_back(World())
+    world = rolled_back()
     world.respec(margin=0.03)
     world.look()
     assert (world.of().phase, world.of().step, world.of().retries) == (Phase.PROGRESSING, 0, 0)
@@ -468,24 +394,21 @@ def test_retry_token_clears_rollbacks_and_leaves_the_others_alone() -> None:
     world = World()
     for _ in range(3):
         world.serve(100, LONG)
-        world.serve(100)
-        world.look()
-    world.serve(150, acceptance=0.5)
-    world.look()
+        world.serve_and_look(100)
+    world.serve_and_look(150, acceptance=0.5)
     world.respec(retryToken="again")
     world.look()
     assert (world.of().phase, world.of().retries) == (Phase.PROGRESSING, 0)
     assert world.of(LONG).phase is Phase.PROMOTED
     assert world.status.retry_token == "again"
-    world.serve(150, acceptance=0.5)
-    world.look()
+    world.serve_and_look(150, acceptance=0.5)
     assert world.of().phase is Phase.ROLLED_BACK
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
 
 
 def test_kill_switch_and_its_end_clear_nothing() -> None:
-    world = rolled_back(World())
+    world = rolled_back()
     world.respec(killSwitch=True)
     world.look()
     world.respec(killSwitch=None)
@@ -504,8 +427,7 @@ def test_class_rules_decide_by_task_and_length() -> None:
         "code/long": (Phase.ENABLED, 1.0),
         LONG: (Phase.PROGRESSING, 0.1),
     }
-    world.serve(300, "code/long", acceptance=0.1)
-    world.look()
+    world.serve_and_look(300, "code/long", acceptance=0.1)
     assert world.of("code/long").phase is Phase.ENABLED
     for _ in range(30):
         world.tell(observation("code/long", time_s=world.now.timestamp(), status="upstream_timeout"))
@@ -516,8 +438,7 @@ def test_class_rules_decide_by_task_and_length() -> None:
 def test_thresholds_of_a_rule_go_before_the_policys() -> None:
     world = World(raw_policy(classes=[{"name": "code", "thresholds": {"acceptanceFloor": 0.4}}]))
     world.serve(300, acceptance=0.5)
-    world.serve(300, LONG, acceptance=0.5)
-    world.look()
+    world.serve_and_look(300, LONG, acceptance=0.5)
     world.look()
     assert world.of().phase is Phase.PROGRESSING
     assert world.of(LONG).phase is Phase.ROLLED_BACK
@@ -525,12 +446,7 @@ def test_thresholds_of_a_rule_go_before_the_policys() -> None:
 
 def compared(**spec: Any) -> World:
     """A promoted class whose p95 is limited to 1.5 s."""
-    world = World(raw_policy(thresholds={"p95Seconds": 1.5}, **spec))
-    for _ in range(3):
-        world.serve(300)
-        world.look()
-    assert world.of().phase is Phase.PROMOTED
-    return world
+    return promoted(count=300, thresholds={"p95Seconds": 1.5}, **spec)
 
 
 def both(world: World, count: int, *, fast_s: float, slow_s: float) -> None:
@@ -545,11 +461,7 @@ def both(world: World, count: int, *, fast_s: float, slow_s: float) -> None:
 
 
 def test_class_that_is_slower_than_its_control_is_taken_back_whatever_thresholds_there_are() -> None:
-    world = World(raw_policy(thresholds={}))
-    for _ in range(3):
-        world.serve(300)
-        world.look()
-    assert world.of().phase is Phase.PROMOTED
+    world = promoted(count=300, thresholds={})
     both(world, 150, fast_s=1.4, slow_s=1.0)
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
@@ -571,9 +483,7 @@ def test_class_is_kept_where_servers_are_slow_for_both_arms() -> None:
     assert "code/short: " in condition.message
     assert "took longer than 1.5 s (5% may; of the control's" in condition.message
     assert world.reasons().count("LimitsBroken") == 1
-    for _ in range(8):
-        world.serve(300)
-        world.look()
+    world.serve_and_look(300, rounds=8)
     assert world.condition("ServersSlow").status == "False"
     assert world.reasons().count("LimitsKept") == 1
     both(world, 200, fast_s=2.0, slow_s=0.9)  # the guard is awake
@@ -583,8 +493,7 @@ def test_class_is_kept_where_servers_are_slow_for_both_arms() -> None:
 
 def test_broken_limit_waits_for_the_controls_answers() -> None:
     world = compared()
-    world.serve(200, arms=(Arm.SPECULATIVE,), e2e_s=1.8)
-    world.look()
+    world.serve_and_look(200, arms=(Arm.SPECULATIVE,), e2e_s=1.8)
     assert world.of().phase is Phase.PROMOTED
     said = world.condition("AnalysisConclusive")
     assert (said.status, said.reason) == ("False", "InsufficientSamples")
@@ -595,19 +504,14 @@ def test_broken_limit_waits_for_the_controls_answers() -> None:
 def test_broken_limit_takes_a_class_back_where_the_policy_has_no_control() -> None:
     steps = [{"share": 0.5, "soakSeconds": 60}, {"share": 1.0, "soakSeconds": 60}]
     world = compared(rollout={"steps": steps}, holdBackShare=0)
-    world.serve(200, arms=(Arm.SPECULATIVE,), e2e_s=1.8)
-    world.look()
+    world.serve_and_look(200, arms=(Arm.SPECULATIVE,), e2e_s=1.8)
     assert world.condition("RolledBack").reason == "LatencyAboveThreshold"
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_operator_goes_on_from_a_checkpoint_of_an_older_version(version: int) -> None:
     """Where the classes stand is kept; what was counted is read from the store again."""
-    world = World()
-    for _ in range(3):
-        world.serve(60)
-        world.look()
-    assert world.of().phase is Phase.PROMOTED
+    world = promoted(count=60)
     assert world.status is not None
     older = world.ledger.checkpoint(world.status)
     packed = base64.b64decode(older)
@@ -632,8 +536,7 @@ def test_promoted_class_says_how_much_of_it_gateways_decide_plain() -> None:
     world.wait(700.0)  # what was before has left the window
     world.serve(97, arms=(Arm.PLAIN,), e2e_s=1.0)
     world.serve(2, arms=(Arm.SPECULATIVE,))
-    world.serve(1, arms=(Arm.CONTROL,))
-    world.look()
+    world.serve_and_look(1, arms=(Arm.CONTROL,))
     assert world.of().decided_plain == 0.97
     assert world.of().message == (
         "promoted; share 0.5; decided plain by the gateways: 97%, so that it hardly speculates"
@@ -645,8 +548,7 @@ def test_class_that_hardly_speculates_is_not_counted_as_speculating() -> None:
     world = World(raw_policy(thresholds={}))
     for _ in range(3):
         world.serve(300)
-        world.serve(300, LONG)
-        world.look()
+        world.serve_and_look(300, LONG)
     world.wait(800.0)  # what was before has left the window
     for name in (CODE, LONG):
         world.serve(49, name, arms=(Arm.PLAIN,), e2e_s=1.0)  # too few answers to say so
@@ -656,17 +558,14 @@ def test_class_that_hardly_speculates_is_not_counted_as_speculating() -> None:
     assert "hardly" not in world.of().message
     world.serve(50, arms=(Arm.PLAIN,), e2e_s=1.0)
     world.serve(10, arms=(Arm.SPECULATIVE,))
-    world.serve(50, LONG, arms=(Arm.PLAIN, Arm.SPECULATIVE), e2e_s=1.0)
-    world.look()
+    world.serve_and_look(50, LONG, arms=(Arm.PLAIN, Arm.SPECULATIVE), e2e_s=1.0)
     assert (world.status.state, world.status.reason, world.status.speculating) == ("Promoted", "Complete", "1/2")
     assert world.condition("Progressing").message == (
         "no class is being rolled out; gateways decide plain for nearly every request of code/short"
     )
-    world.serve(600, LONG, arms=(Arm.PLAIN,), e2e_s=1.0)
-    world.look()
+    world.serve_and_look(600, LONG, arms=(Arm.PLAIN,), e2e_s=1.0)
     assert (world.status.state, world.status.reason, world.status.speculating) == ("Promoted", "DecidedPlain", "0/2")
     world.wait(800.0)
     world.serve(60)
-    world.serve(60, LONG)
-    world.look()
+    world.serve_and_look(60, LONG)
     assert (world.status.reason, world.status.speculating) == ("Complete", "2/2")

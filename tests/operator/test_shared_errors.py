@@ -8,16 +8,13 @@ import pytest
 from slipstream_core.manifest.status import Phase
 from slipstream_core.types import Arm
 
-from tests.operator.policy_world import CODE, World, observation, raw_policy
+from tests.operator.policy_world import CODE, World, observation, promoted, raw_policy
 
 
-def promoted(**spec: Any) -> World:
-    world = World(raw_policy(**{"thresholds": {}, **spec}))
-    for _ in range(3):
-        world.serve(300)
-        world.look()
-    assert world.of().phase is Phase.PROMOTED
-    world.wait(800.0)  # what was before has left the window
+def compared(**spec: Any) -> World:
+    """A promoted class whose window is empty."""
+    world = promoted(count=300, **{"thresholds": {}, **spec})
+    world.wait(800.0)
     return world
 
 
@@ -38,7 +35,7 @@ def fail(world: World, *, speculative: tuple[int, int], control: tuple[int, int]
 
 
 def test_class_is_kept_where_both_arms_fail() -> None:
-    world = promoted()
+    world = compared()
     fail(world, speculative=(60, 200), control=(60, 200))
     world.look()
     assert world.of().phase is Phase.PROMOTED
@@ -46,15 +43,13 @@ def test_class_is_kept_where_both_arms_fail() -> None:
     assert (condition.status, condition.reason) == ("True", "LimitsBroken")
     assert "of the speculative requests failed, the limit is 0.05 (of the control's" in condition.message
     assert world.of().control.error_rate == 0.3
-    for _ in range(6):
-        world.serve(200)
-        world.look()
+    world.serve_and_look(200, rounds=6)
     assert world.condition("ServersSlow").status == "False"
     assert world.of().phase is Phase.PROMOTED
 
 
 def test_class_is_taken_back_where_the_control_fails_less() -> None:
-    world = promoted()
+    world = compared()
     fail(world, speculative=(40, 200), control=(4, 200))
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
@@ -68,7 +63,7 @@ def test_class_is_taken_back_where_the_control_fails_less() -> None:
 )
 def test_most_requests_fail_at_once(control: tuple[int, int], phase: Phase) -> None:
     """A class is kept only where most of the control's requests fail, too."""
-    world = promoted()
+    world = compared()
     fail(world, speculative=(20, 25), control=control)
     world.look()
     assert world.of().phase is phase
@@ -79,7 +74,7 @@ def test_most_requests_fail_at_once(control: tuple[int, int], phase: Phase) -> N
 
 
 def test_limit_alone_decides_where_no_control_was_heard_of() -> None:
-    world = promoted()
+    world = compared()
     fail(world, speculative=(60, 200), control=(0, 0))
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
@@ -87,14 +82,14 @@ def test_limit_alone_decides_where_no_control_was_heard_of() -> None:
 
 def test_limit_alone_decides_where_the_policy_has_no_control() -> None:
     steps = [{"share": 0.5, "soakSeconds": 60}, {"share": 1.0, "soakSeconds": 60}]
-    world = promoted(rollout={"steps": steps}, holdBackShare=0)
+    world = compared(rollout={"steps": steps}, holdBackShare=0)
     fail(world, speculative=(60, 200), control=(60, 200))
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
 
 
 def test_one_failure_is_proof_where_none_is_allowed() -> None:
-    world = promoted(thresholds={"errorRate": 0})
+    world = compared(thresholds={"errorRate": 0})
     fail(world, speculative=(1, 30), control=(1, 30))
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
@@ -104,9 +99,7 @@ def test_one_failure_is_proof_where_none_is_allowed() -> None:
 def test_more_control_is_asked_for_where_it_is_unclear_whose_errors_they_are(mode: str) -> None:
     steps = [{"share": 0.5, "soakSeconds": 60}, {"share": 1.0, "soakSeconds": 60}]
     world = World(raw_policy(thresholds={}, rollout={"steps": steps}, classes=[{"name": "code", "mode": mode}]))
-    for _ in range(4):
-        world.serve(300)
-        world.look()
+    world.serve_and_look(300, rounds=4)
     assert world.of().hold_back_share == 0.02
     fail(world, speculative=(30, 200), control=(0, 4))
     world.look()

@@ -14,21 +14,12 @@ from slipstream_operator.handlers.informer import Informer
 from slipstream_operator.handlers.work_queue import WorkQueue
 
 from tests.operator.operator_process import pair_spec
+from tests.support.manifests import manifest
 
 
 def raw(kind: Kind, name: str, spec: dict[str, Any], *, generation: int = 1, created: int = 0) -> dict[str, Any]:
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": kind.value,
-        "metadata": {
-            "name": name,
-            "namespace": "ns",
-            "uid": f"{kind}-{name}",
-            "generation": generation,
-            "creationTimestamp": f"2026-01-01T00:00:{created:02}Z",
-        },
-        "spec": spec,
-    }
+    metadata = {"namespace": "ns", "uid": f"{kind}-{name}", "creationTimestamp": f"2026-01-01T00:00:{created:02}Z"}
+    return manifest(kind.value, name, spec, generation=generation, **metadata)
 
 
 def pair(name: str, *, generation: int = 1, **changes: Any) -> dict[str, Any]:

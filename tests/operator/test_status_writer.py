@@ -16,6 +16,7 @@ from slipstream_operator.status.writer import FIGURES_EVERY_S, StatusWriter
 from tests.operator.operator_process import GROUP
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
+from tests.support.manifests import manifest
 
 
 def status(**changes: object) -> SpeculationPolicyStatus:
@@ -29,8 +30,7 @@ class World:
         self.now_s = 1000.0
         self.client = kube.client()
         self.path = f"{GROUP}/namespaces/{namespace}/speculationpolicies/p"
-        body = {"apiVersion": "slipstream.dev/v1alpha1", "kind": "SpeculationPolicy", "metadata": {"name": "p"}}
-        self.client.create(self.path.rpartition("/")[0], {**body, "spec": {"pair": "p"}})
+        self.client.create(self.path.rpartition("/")[0], manifest("SpeculationPolicy", "p", {"pair": "p"}))
         self.key = ObjectKey(Kind.SPECULATION_POLICY, namespace, "p")
         self.cache = ObjectCache()
         self.writer = StatusWriter(api, self.cache, resources(), on_newer=self.cache.put, clock_s=lambda: self.now_s)
