@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-EXTRAS = {"run": "embedded", "dev": "dev"}  # `dev` includes `embedded`
+EXTRAS = {"run": "embedded,bench,kubernetes", "dev": "dev"}  # `dev` includes the others
 _ROOT = Path(__file__).resolve().parents[1]
 _CONSTRAINTS = ("-c", "constraints.txt")
 _INPUTS = ("pyproject.toml", "constraints.txt")

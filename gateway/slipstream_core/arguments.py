@@ -21,6 +21,13 @@ _ON_OFF = ("on", "off")
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
+class StrictParser(argparse.ArgumentParser):
+    """Refuses abbreviated options, also those of its sub-parsers: a later option may begin with the same letters."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
+
 def not_negative(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")

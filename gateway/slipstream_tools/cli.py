@@ -1,4 +1,8 @@
-"""The command `slipstream`. A sub-command's module is imported only when it runs, so that --help is fast."""
+"""The command `slipstream`.
+
+The options of a sub-command and its work are in two modules. The first needs no extra, so that `--help` works in every
+installation; the second is imported when the sub-command runs.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +12,52 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NamedTuple, Protocol, cast
 
+from slipstream_core.arguments import StrictParser
 from slipstream_core.errors import CommandError, ManifestError, SlipstreamError
+from slipstream_core.installation import how_to_install
+
+
+class Options(Protocol):
+    """The interface of the module with a sub-command's options."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
 
 class Command(Protocol):
-    """The interface of a sub-command's module."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    """The interface of the module with a sub-command's work."""
 
     def run(self, args: argparse.Namespace) -> int: ...
 
 
 class _Entry(NamedTuple):
+    """Modules by their name, those of this package by a name that begins with a dot."""
+
+    options: str
     module: str
     summary: str
 
 
+_OPERATOR = "slipstream_operator.command"
 _COMMANDS = {
-    "up": _Entry("slipstream_tools.up", "start Triton with a model pair and the gateway, on this machine"),
-    "gateway": _Entry("slipstream_tools.gateway.command", "serve the OpenAI-compatible endpoint"),
-    "extproc": _Entry("slipstream_tools.gateway.extproc", "decide inside Envoy, as its external processor"),
-    "route": _Entry("slipstream_tools.route", "explain the decision for a request without running it"),
-    "kill": _Entry("slipstream_tools.kill", "stop speculation in a cluster at once, and wait for confirmation"),
-    "unkill": _Entry("slipstream_tools.kill.unkill", "undo a kill"),
-    "keys": _Entry("slipstream_tools.keys", "create, list, revoke and rotate API keys"),
-    "operator": _Entry("slipstream_operator.command", "run the control plane of model pairs in a cluster"),
-    "train": _Entry("slipstream_tools.train.command", "train the classifier on your own labelled requests"),
-    "bench": _Entry("slipstream_tools.bench.command", "compare modes of decoding on your own requests"),
-    "drafts": _Entry("slipstream_tools.drafts", "list, export and delete captured answers, train drafts on them"),
-    "replay": _Entry("slipstream_tools.replay", "decide the requests of a recorded bench by another policy"),
+    "up": _Entry(".up.options", ".up.command", "start Triton with a model pair and the gateway, on this machine"),
+    "gateway": _Entry(".gateway.options", ".gateway.command", "serve the OpenAI-compatible endpoint"),
+    "extproc": _Entry(".gateway.extproc", ".gateway.command", "decide inside Envoy, as its external processor"),
+    "route": _Entry(".route_options", ".route", "explain the decision for a request without running it"),
+    "kill": _Entry(
+        ".kill.options", ".kill.command", "stop speculation in a cluster at once, and wait for confirmation"
+    ),
+    "unkill": _Entry(".kill.options", ".kill.unkill", "undo a kill"),
+    "keys": _Entry(".keys.command", ".keys.command", "create, list, revoke and rotate API keys"),
+    "operator": _Entry(_OPERATOR, _OPERATOR, "run the control plane of model pairs in a cluster"),
+    "train": _Entry(".train.options", ".train.command", "train the classifier on your own labelled requests"),
+    "bench": _Entry(".bench.arguments", ".bench.command", "compare modes of decoding on your own requests"),
+    "drafts": _Entry(
+        ".drafts.options", ".drafts.command", "list, export and delete captured answers, train drafts on them"
+    ),
+    "replay": _Entry(".replay_options", ".replay", "decide the requests of a recorded bench by another policy"),
 }
 _EXTRAS = {
     "up": "embedded",
@@ -79,30 +98,29 @@ def _dispatch(arguments: Sequence[str]) -> int:
         _overview().parse_args(arguments)
         _overview().print_help(sys.stderr)
         return 2
-    command, parser = _parser(name)
-    code = command.run(parser.parse_args(arguments[1:]))
+    args = _parser(name).parse_args(arguments[1:])
+    code = _load(name).run(args)
     sys.stdout.flush()  # flush here, where a failure is handled
     return code
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """The parsers of all sub-commands by name. Requires the packages of all of them."""
-    return {name: _parser(name)[1] for name in _COMMANDS}
+    """The parsers of all sub-commands by name."""
+    return {name: _parser(name) for name in _COMMANDS}
 
 
-def _parser(name: str) -> tuple[Command, argparse.ArgumentParser]:
+def _parser(name: str) -> argparse.ArgumentParser:
     entry = _COMMANDS[name]
-    command = _load(name, entry.module)
     about = f"{entry.summary[:1].upper()}{entry.summary[1:]}."
-    parser = argparse.ArgumentParser(prog=f"slipstream {name}", description=about)
-    command.add_arguments(parser)
-    return command, parser
+    parser = StrictParser(prog=f"slipstream {name}", description=about)
+    cast(Options, _module(entry.options)).add_arguments(parser)
+    return parser
 
 
 def _overview() -> argparse.ArgumentParser:
     """The output of `slipstream --help`; it parses no sub-command."""
     lines = "\n".join(f"  {name:9}{entry.summary}" for name, entry in _COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = StrictParser(
         prog="slipstream",
         usage="slipstream COMMAND [options]",
         description="Speculative decoding per request, only where it pays.",
@@ -124,16 +142,19 @@ class _PrintVersion(argparse.Action):
         parser.exit()
 
 
-def _load(name: str, module: str) -> Command:
-    """A sub-command's module. For a missing package the message has the extra that installs it."""
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(name, "slipstream_tools")
+
+
+def _load(name: str) -> Command:
+    """The module with a sub-command's work. For a missing package the message has the command that installs it."""
     try:
-        return cast(Command, importlib.import_module(module))
+        return cast(Command, _module(_COMMANDS[name].module))
     except ModuleNotFoundError as exc:
         if exc.name is None or exc.name.startswith("slipstream_"):
             raise
-        extra = _EXTRAS.get(name, "gateway")
-        hint = f"install 'slipstream-serving[{extra}]'"
-        raise CommandError(f"'slipstream {name}' requires the package '{exc.name}': {hint}.") from exc
+        hint = how_to_install(_EXTRAS.get(name, "gateway"))
+        raise CommandError(f"'slipstream {name}' requires the package '{exc.name}'; {hint}") from exc
 
 
 def _fail(message: str, code: int, *, tail: str = "") -> int:

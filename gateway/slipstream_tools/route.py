@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 import msgspec
-from slipstream_core.arguments import share
 from slipstream_core.errors import CommandError, ModelNotFound, RequestError
-from slipstream_core.manifest import EMBEDDED_MANIFEST, Route, RoutingTable, load_file
+from slipstream_core.manifest import Route, RoutingTable, load_file
 from slipstream_core.observation import Forecast
-from slipstream_core.types import Decision, GenerationRequest, Mode, RequestProfile
+from slipstream_core.types import Decision, GenerationRequest, RequestProfile
 from slipstream_gateway.api.parse import parse_request
 from slipstream_gateway.api.request import RequestOverrides
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
@@ -19,33 +18,6 @@ from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide, explanation
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-f",
-        "--manifest",
-        type=Path,
-        default=EMBEDDED_MANIFEST,
-        metavar="FILE",
-        help="ModelPairs and policies (default: the embedded pair)",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, in the form of POST /v1/route")
-    parser.add_argument("--mode", choices=[str(mode) for mode in Mode], help="value of the header x-slipstream-mode")
-    parser.add_argument(
-        "--pressure",
-        type=share,
-        default=0.0,
-        metavar="P",
-        help="assumed pressure: the share of taken places, 0 to 1 (%(default)s)",
-    )
-    parser.add_argument(
-        "file",
-        nargs="?",
-        default="-",
-        metavar="FILE",
-        help="file with an OpenAI request body in JSON; - or none: stdin",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

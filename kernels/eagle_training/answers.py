@@ -132,7 +132,9 @@ def save(answers: list[Answer], file: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", type=Path, required=True, help="checkpoint folder of the target")
     parser.add_argument("--prompts", type=Path, required=True, help="JSON lines with `messages`")
     parser.add_argument("--out", type=Path, required=True, help="folder of the answers")

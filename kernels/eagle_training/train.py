@@ -202,7 +202,9 @@ def _config(folder: Path) -> ModelConfig:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", type=Path, required=True, help="checkpoint folder of the target")
     parser.add_argument("--answers", type=Path, required=True, help="folder of eagle_training.answers")
     parser.add_argument("--out", type=Path, required=True, help="folder of the head")

@@ -105,7 +105,9 @@ def format_report(reports: dict[Task, TaskReport]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", type=Path, default=TARGET_DIR, help="target checkpoint (default: the shipped one)")
     parser.add_argument("--draft", type=Path, default=DRAFT_DIR, help="draft checkpoint (default: the shipped one)")
     parser.add_argument("--per-task", type=int, default=32, help="prompts per task")

@@ -40,7 +40,9 @@ def export_pair(target: Path, draft: Path, *, target_out: Path = TARGET_DIR, dra
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", type=Path, required=True, help="folder of the trained target")
     parser.add_argument("--draft", type=Path, required=True, help="folder of the trained draft")
     args = parser.parse_args()

@@ -43,7 +43,9 @@ _MILLION = 1_000_000
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("which", choices=tuple(SHAPES))
     parser.add_argument("--out", type=Path, required=True, help="checkpoint folder, also resumed from")
     parser.add_argument("--tokenizer", type=Path, help="folder of train_tokenizer, to learn from the corpus")

@@ -75,7 +75,9 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the two tokenizer files")
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--vocab-size", type=int, default=2048)

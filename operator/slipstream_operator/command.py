@@ -11,6 +11,7 @@ import signal
 from slipstream_core.arguments import add_options, read_options
 from slipstream_core.environment import redis_url
 from slipstream_core.errors import CommandError, SlipstreamError
+from slipstream_core.installation import how_to_install
 from slipstream_core.manifest.grants import read_grants
 from slipstream_core.settings import LOG_LEVELS, NO_GRANTS
 
@@ -59,9 +60,7 @@ def run(args: argparse.Namespace) -> int:
 def _check_packages() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise CommandError(
-            f"'slipstream operator' needs the package {missing[0]!r}: install 'slipstream-serving[operator]'."
-        )
+        raise CommandError(f"'slipstream operator' needs the package {missing[0]!r}; {how_to_install('operator')}")
 
 
 def settings_of(args: argparse.Namespace) -> OperatorSettings:

@@ -17,7 +17,7 @@ from slipstream_operator.reconcile.pair_conditions import PairReason
 from slipstream_operator.reconcile.pods import PodReason
 from slipstream_operator.reconcile.policy_conditions import PolicyReason
 from slipstream_operator.rollout.trips import REASONS
-from slipstream_tools.kill import add_arguments
+from slipstream_tools.kill.options import add_arguments
 
 from tests.support.kube import KubeApiServer
 

@@ -122,7 +122,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 def test_uv_installs_from_the_sources_of_pip_once(checkout: Checkout) -> None:
     checkout.add_uv()
-    assert "installing .[embedded] with uv …" in checkout.install()
+    assert "installing .[embedded,bench,kubernetes] with uv …" in checkout.install()
     assert checkout.has_needed_package()
     assert checkout.install() == ""
     assert "installing .[dev] with uv …" in checkout.install("dev")
@@ -143,7 +143,7 @@ def test_changed_constraints_are_installed_into_the_same_environment(checkout: C
 
 def test_pip_installs_where_uv_cannot_be_had(checkout: Checkout) -> None:
     output = checkout.install()
-    assert "installing .[embedded] with pip, because uv cannot be installed" in output
+    assert "installing .[embedded,bench,kubernetes] with pip, because uv cannot be installed" in output
     assert "Successfully installed" in output
     assert checkout.has_needed_package()
     assert checkout.install() == ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slipstream_core.errors import CommandError
 
-from slipstream_tools.bench.options import add_arguments, parse_options
+from slipstream_tools.bench.options import parse_options
 from slipstream_tools.bench.report import REPORT_FILE, write_report
 from slipstream_tools.bench.session import Session
 from slipstream_tools.bench.summary import SUMMARY_FILE, write_summary
@@ -17,8 +17,6 @@ from slipstream_tools.bench.terminal import as_text
 from slipstream_tools.bench.verdict import unmet
 
 EXIT_UNMET = 3
-
-__all__ = ["add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,8 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from datetime import date
-from pathlib import Path
 
 from slipstream_core.errors import CommandError
 from slipstream_gateway.capture.store import CaptureStore
@@ -16,43 +14,6 @@ from slipstream_tools.drafts import export, follow, forget, statistics, training
 from slipstream_tools.drafts.new_file import new_file
 from slipstream_tools.drafts.record import user
 from slipstream_tools.drafts.selection import Selection, nothing_found
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="list the captured answers by pair and day")
-    stats = actions.add_parser("stats", help="tokens and acceptance by class, with the positions where drafts fail")
-    exporting = actions.add_parser("export", help="write training data")
-    forgetting = actions.add_parser("forget", help="delete the answers of an API key, or all before a day")
-    trainer = actions.add_parser("train", help="train a draft for Slipstream's engine on captured answers")
-    checking = actions.add_parser("check", help="check a draft's tokenizer, shapes, values and licence")
-    follower = actions.add_parser("follow", help="watch for classes whose draft has become worse, and train the next")
-    for action in (listing, stats, exporting, forgetting, trainer, follower):
-        action.add_argument(
-            "--store",
-            required=True,
-            metavar="FOLDER|URL",
-            help="the store of the gateways' --capture-store: a folder, or s3://BUCKET/PREFIX",
-        )
-        action.add_argument("--pair", metavar="[NAMESPACE/]NAME", help="only answers of this ModelPair")
-    for action in (listing, stats, checking):
-        action.add_argument("--json", action="store_true", help="as JSON")
-    for action in (stats, exporting, trainer, follower):
-        action.add_argument("--class", dest="request_class", metavar="CLASS", help="only this task, or task/length")
-        action.add_argument("--since", type=_date, metavar="DATE", help="only answers of this day (UTC) or later")
-    exporting.add_argument(
-        "--format",
-        choices=tuple(export.FORMATS),
-        required=True,
-        help="speculators: rows of input_ids and loss_mask; specforge: conversations; jsonl: all columns",
-    )
-    exporting.add_argument("--output", type=Path, metavar="FILE", help="a new file (default: stdout)")
-    training.add_arguments(trainer)
-    follow.add_arguments(follower)
-    checking.add_argument("--target", required=True, metavar="FOLDER", help="the target's checkpoint folder")
-    checking.add_argument("--draft", required=True, metavar="FOLDER", help="the draft's checkpoint folder")
-    forgetting.add_argument("--key", metavar="ID", help="public id of an API key, as 'slipstream keys list' shows it")
-    forgetting.add_argument("--before", type=_date, metavar="DATE", help="all answers before this day (UTC)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -139,10 +100,3 @@ def _chosen(args: argparse.Namespace) -> dict[str, str | None]:
     """The selected answers, for the record."""
     since = None if args.since is None else args.since.isoformat()
     return {"pair": args.pair, "request_class": args.request_class, "since": since}
-
-
-def _date(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a day such as 2026-11-26, got {text!r}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
 
 from slipstream_core.drift import Answer, Drift, DriftDetector
 from slipstream_core.errors import CommandError
@@ -18,35 +17,6 @@ from slipstream_tools.drafts.new_answers import NewAnswers
 from slipstream_tools.drafts.selection import Selection
 
 _SPECULATIVE = "speculative"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FOLDER",
-        help="folder for events and drafts: the pair's draft.candidates",
-    )
-    parser.add_argument("--train", action="store_true", help="train a draft for a class whose draft has become worse")
-    training.add_options(parser, "with --train: ")
-    parser.add_argument(
-        "--answers",
-        type=_count,
-        default=2000,
-        metavar="N",
-        help="with --train: number of answers for the first training of a class (default: 2000)",
-    )
-    parser.add_argument(
-        "--interval", type=_count, default=30, metavar="S", help="seconds between two reads of the store (default: 30)"
-    )
-    parser.add_argument("--once", action="store_true", help="read the store once, and end")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 1000000, got {text!r}")
-    return int(text)
 
 
 def check_options(args: argparse.Namespace) -> None:

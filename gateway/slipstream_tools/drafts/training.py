@@ -9,57 +9,25 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 from slipstream_core.errors import CommandError
+from slipstream_core.installation import how_to_install
 from slipstream_gateway.capture.store import CaptureStore
 
 from slipstream_tools.drafts import export, recipes
 from slipstream_tools.drafts.new_file import new_file
+from slipstream_tools.drafts.options import LLAMA
 from slipstream_tools.drafts.selection import Selection, nothing_found
 
-_LLAMA = "llama"
 _MODULE, _CHECK = "slipstream_engine.draft_training", "slipstream_engine.draft_check"
 _NEEDED = ("torch", "safetensors", "tokenizers")
 _STOPPED = (130, -signal.SIGTERM, -signal.SIGINT)  # by a signal, also before the process handles signals
 _LOW = 10  # a nice value: about a tenth of a busy processor
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser)
-    parser.add_argument(
-        "--method",
-        choices=(_LLAMA, *recipes.METHODS),
-        default=_LLAMA,
-        help="llama (default): a small model for Slipstream's engine; others: write the commands with which the "
-        "package speculators trains a draft for vLLM",
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the trained draft; resumes there")
-
-
-def add_options(parser: argparse.ArgumentParser, when: str = "") -> None:
-    """The options of one training. `when`, which begins their help, says when they are for."""
-    parser.add_argument(
-        "--target", required=not when, metavar="FOLDER", help=f"{when}the target: its tokenizer and configuration"
-    )
-    start = parser.add_mutually_exclusive_group()
-    start.add_argument("--draft", metavar="FOLDER", help=f"{when}the draft to start from")
-    start.add_argument("--new", metavar="LAYERSxHIDDEN", help=f"{when}start a new draft, such as 1x192")
-    parser.add_argument(
-        "--passes", type=_passes, default=3, metavar="N", help=f"{when}how often each answer is read (default: 3)"
-    )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=f"{when}default: auto")
-
-
-def _passes(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 1000, got {text!r}")
-    return int(text)
-
-
 def check_options(args: argparse.Namespace) -> None:
     """Raises `CommandError` if options exclude each other, or a package is missing."""
-    if args.method == _LLAMA:
+    if args.method == LLAMA:
         check_start(args)
     elif args.new is not None:
         raise CommandError(f"--new is not for --method {args.method}, which has a size of its own.", exit_code=2)
@@ -76,8 +44,8 @@ def check_installed() -> None:
     """Raises `CommandError` if a package is missing."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise CommandError(
-            f"training needs the package {missing[0]!r}: install 'slipstream-serving[engine,cpu]', or on a GPU "
-            "'slipstream-serving[engine,gpu]'."
+            f"training needs the package {missing[0]!r}; {how_to_install('engine,cpu')} "
+            "(on a GPU engine,gpu in place of engine,cpu)"
         )
 
 
@@ -97,7 +65,7 @@ def check_one_target(store: CaptureStore, selection: Selection, args: argparse.N
 
 def train(store: CaptureStore, selection: Selection, args: argparse.Namespace) -> None:
     """Train a draft by `args.method`, or write what trains it."""
-    if args.method == _LLAMA:
+    if args.method == LLAMA:
         train_llama(store, selection, args)
         print(f"To serve it, set the pair's spec.draft.source to {args.output}, with kind model.", file=sys.stderr)
     else:

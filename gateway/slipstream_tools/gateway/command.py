@@ -12,10 +12,6 @@ from slipstream_tools.gateway.options import source
 from slipstream_tools.gateway.options.checks import check_keys
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    gateway_options.add_arguments(parser)
-
-
 def run(args: argparse.Namespace) -> int:
     source.check(args)
     data = read_file(args.manifest) if args.manifest is not None else None

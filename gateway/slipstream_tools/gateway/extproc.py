@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream_tools.gateway.command import add_arguments as add_gateway_arguments
-from slipstream_tools.gateway.command import run
+from slipstream_tools.gateway import options
 
-__all__ = ["add_arguments", "run"]
 DEFAULT_ADDRESS = "127.0.0.1:9002"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_gateway_arguments(parser)
+    options.add_arguments(parser)
     parser.set_defaults(ext_proc=DEFAULT_ADDRESS)

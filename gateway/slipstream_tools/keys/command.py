@@ -19,6 +19,7 @@ from pathlib import Path
 import yaml
 from slipstream_core.arguments import at_least_one
 from slipstream_core.errors import CommandError
+from slipstream_core.installation import how_to_install
 from slipstream_core.rate_limits import Limits
 from slipstream_core.types import Mode, Priority
 from slipstream_gateway.access.key_text import new_key
@@ -225,7 +226,7 @@ def _place(args: argparse.Namespace) -> Place:
     if args.pepper is not None:
         raise CommandError("--pepper is for key files; a Secret contains its own pepper.", exit_code=2)
     if importlib.util.find_spec("kubernetes") is None:
-        raise CommandError("--secret requires the package 'kubernetes': install 'slipstream-serving[kubernetes]'.")
+        raise CommandError(f"--secret requires the package 'kubernetes'; {how_to_install('kubernetes')}")
     from slipstream_tools.keys.secret_place import SecretPlace
 
     return SecretPlace(args.secret, kubeconfig=args.kubeconfig, context=args.context)

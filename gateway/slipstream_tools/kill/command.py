@@ -14,9 +14,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from slipstream_core.arguments import seconds
 from slipstream_core.errors import CommandError
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import KubeError
@@ -27,22 +25,6 @@ NOT_CONFIRMED = 1
 NO_GATEWAY = 3
 SILENT_GATEWAY = 4
 _LOOK_AGAIN_S = 1.0  # a gateway that has ended is detected by its silence alone
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("object", metavar="KIND/NAME", help="modelpair/NAME (mp/) or speculationpolicy/NAME (sp/)")
-    parser.add_argument("-n", "--namespace", metavar="NS", help="its namespace (default: the kubeconfig's)")
-    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="kubeconfig of the cluster, as for kubectl")
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
-    parser.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="S", help="maximum wait for the gateways (%(default)s)"
-    )
-    parser.add_argument(
-        "--report-namespace",
-        metavar="NS",
-        help="namespace of the gateways' reports (default: all namespaces, or the object's own if you may list only "
-        "that one)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from slipstream_tools.kill.command import add_arguments, switch
-
-__all__ = ["add_arguments", "run"]
+from slipstream_tools.kill.command import switch
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,26 +18,6 @@ from slipstream_tools.train.trainer import train
 _SHOWN_PROBLEMS = 10
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("requests", type=Path, metavar="FILE", help="labelled requests, JSON Lines, optionally gzipped")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("classifier.npz"),
-        metavar="FILE",
-        help="output file of the model (default: %(default)s)",
-    )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="also write the report, as .md or .json")
-    parser.add_argument(
-        "--exclude-source",
-        action="append",
-        default=[],
-        metavar="SOURCE",
-        help="source to leave out of the training and to measure on; may be repeated",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="random seed; the same seed and file give the same model")
-
-
 def run(args: argparse.Namespace) -> int:
     if args.report is not None and args.report.suffix not in (".md", ".json"):
         raise CommandError(f"--report {args.report}: the name must end in .md or .json", exit_code=2)

@@ -107,6 +107,7 @@ def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: _Stop) ->
         if not _wait_ready(servers, gateway, options=options, stop=stop):
             return 0
         _print(f"console {options.console_url}")
+        _print(f"other commands: {Path(sys.executable).with_name('slipstream')} --help")
         model = next(iter(ready.table.routes))
         with_key = options.keys is not None
         _announce(demo_commands(prompts, url=options.url, model=model, request_id=demo_request_id(), with_key=with_key))

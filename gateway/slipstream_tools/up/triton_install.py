@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 from slipstream_core.errors import CommandError
+from slipstream_core.installation import how_to_install
 
 WHEEL = "nvidia-pytriton"
 STUB = "triton_python_backend_stub"
@@ -42,8 +43,7 @@ def find_triton() -> TritonInstall:
         site_packages = Path(str(distribution(WHEEL).locate_file("")))
     except PackageNotFoundError as exc:
         raise CommandError(
-            f"Triton Inference Server is not installed: the package {WHEEL} is missing; "
-            "install slipstream-serving[embedded]"
+            f"Triton Inference Server is not installed: the package {WHEEL} is missing; {how_to_install('embedded')}"
         ) from exc
     server = site_packages / "pytriton" / "tritonserver"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"

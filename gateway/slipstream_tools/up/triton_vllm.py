@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from slipstream_core.errors import CommandError
+from slipstream_core.installation import how_to_install
 
 from slipstream_tools.up.vllm_environment import VllmInstall
 
@@ -66,7 +67,5 @@ def _package(name: str) -> Path:
     """The folder of an installed package, without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise CommandError(
-            f"vLLM in Triton requires {name}, which is not installed: install slipstream-serving[embedded]"
-        )
+        raise CommandError(f"vLLM in Triton requires {name}, which is not installed; {how_to_install('embedded')}")
     return Path(spec.origin).parent

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 from slipstream_core.errors import CommandError
+from slipstream_core.installation import how_to_install
 from slipstream_core.manifest import ModelPair, RoutingTable, VllmEngine
 from slipstream_core.manifest.sources import EMBEDDED, located
 from slipstream_core.manifest.triton_model import EMBEDDED_THREADS
@@ -87,5 +88,5 @@ def _path(source: str, folder: Path) -> str:
         return located(source, folder)
     spec = importlib.util.find_spec(_ENGINE_PACKAGE)
     if spec is None or spec.origin is None:
-        raise CommandError(f"{source}: the package {_ENGINE_PACKAGE} is not installed: slipstream-serving[embedded]")
+        raise CommandError(f"{source}: the package {_ENGINE_PACKAGE} is not installed; {how_to_install('embedded')}")
     return str(Path(spec.origin).parent / "embedded" / source.removeprefix(EMBEDDED))

@@ -181,6 +181,7 @@ _CHECKS: Mapping[Task, Callable[[Example], dict[str, Any]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m slipstream_engine.embedded.mixed",
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip

@@ -98,7 +98,9 @@ def write(run: Run, passed: checks.Passed, path: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), help="device of the checks (default: the GPU, if any)")
     parser.add_argument("--quick", action="store_true", help="time two batch sizes and one vocabulary only")
     parser.add_argument("--out", type=Path, help="also write the results to this file, as JSON")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slipstream_core.installation import how_to_install
 from slipstream_tools.bench.results import Row, read_results
 from slipstream_tools.bench.summary import read_summary
 from slipstream_tools.cli import main
@@ -310,4 +311,4 @@ def test_a_missing_package_is_named_with_its_extra_before_anything_runs() -> Non
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "requires the package 'vl_convert': install 'slipstream-serving[bench]'" in done.stderr
+    assert f"requires the package 'vl_convert'; {how_to_install('bench')}" in done.stderr

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest.engines import SlipstreamEngine
+from slipstream_tools.bench.arguments import add_arguments
 from slipstream_tools.bench.manifests import read_manifest
-from slipstream_tools.bench.options import BenchOptions, add_arguments, parse_options
+from slipstream_tools.bench.options import BenchOptions, parse_options
 from slipstream_tools.bench.suites import fetched
 
 

@@ -12,6 +12,7 @@ import httpx
 import psutil
 import pytest
 from slipstream_core.environment import pod
+from slipstream_core.installation import how_to_install
 from slipstream_core.kube.environment import default_kubeconfig, own_namespace
 from slipstream_core.manifest.reports import REPORT_SELECTOR, read_report
 from slipstream_tools.cli import main
@@ -148,7 +149,7 @@ def test_without_the_client_library_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     assert main(["gateway", "--source", "kubernetes"]) == 1
-    assert "slipstream-serving[kubernetes]" in capsys.readouterr().err
+    assert how_to_install("kubernetes") in capsys.readouterr().err
 
 
 def test_a_pod_is_known_by_its_environment() -> None:

@@ -23,7 +23,7 @@ from slipstream_core.settings import (
     UpstreamSettings,
 )
 
-from slipstream_tools.gateway.options import checks, source
+from slipstream_tools.gateway.options import source
 
 _GROUPS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "access": (AccessSettings,),
@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> GatewaySettings:
     """All settings. `table` is that of the manifest file, if there is one. Raises `CommandError`."""
+    from slipstream_tools.gateway.options import checks  # needs the packages of the gateway; --help does not
+
     cluster, admin, access = source.cluster_of(args), checks.admin_of(args), checks.access_of(args)
     checks.check_ext_proc(args)
     listeners = [("--host", args.host), ("--admin-host", admin.host), *checks.ext_proc_host(args)]

@@ -17,6 +17,7 @@ from slipstream_core.environment import assignment_secret, secret
 from slipstream_core.errors import CommandError, ManifestError
 from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.hosts import is_loopback
+from slipstream_core.installation import how_to_install
 from slipstream_core.manifest import RoutingTable
 from slipstream_core.manifest.grants import API_KEY_FIELD, key_uses, read_grants
 from slipstream_core.settings import (
@@ -62,7 +63,7 @@ def capture_store_of(args: argparse.Namespace) -> str | None:
     if location is None:
         return None
     if importlib.util.find_spec("pyarrow") is None:
-        raise CommandError("--capture-store needs the package 'pyarrow': install 'slipstream-serving[drafts]'.")
+        raise CommandError(f"--capture-store needs the package 'pyarrow'; {how_to_install('drafts')}")
     from slipstream_gateway.capture.store import check_location
 
     return check_location(location)

@@ -9,6 +9,7 @@ import re
 from slipstream_core.arguments import add_options, read_options
 from slipstream_core.environment import pod, redis_url
 from slipstream_core.errors import CommandError
+from slipstream_core.installation import how_to_install
 from slipstream_core.kube.environment import default_kubeconfig, own_namespace
 from slipstream_core.manifest import RoutingTable, WireProtocol, check_address
 from slipstream_core.manifest.grants import read_grants
@@ -40,7 +41,7 @@ def check(args: argparse.Namespace) -> None:
         if not _NAMESPACE.fullmatch(namespace):
             raise CommandError(f"--namespace and --report-namespace: no namespace has the name {namespace!r}.")
     if importlib.util.find_spec("kubernetes") is None:
-        message = "--source kubernetes needs the package 'kubernetes': install 'slipstream-serving[kubernetes]'."
+        message = f"--source kubernetes needs the package 'kubernetes'; {how_to_install('kubernetes')}"
         raise CommandError(message)
 
 
@@ -104,5 +105,5 @@ def redis_of(args: argparse.Namespace) -> str | None:
 
     parse_redis_url(url)
     if importlib.util.find_spec("redis") is None:
-        raise CommandError("--redis needs the package 'redis': install 'slipstream-serving[redis]'.")
+        raise CommandError(f"--redis needs the package 'redis'; {how_to_install('redis')}")
     return url
