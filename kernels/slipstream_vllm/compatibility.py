@@ -39,6 +39,9 @@ SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.core.sched.scheduler", "Scheduler.make_stats"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.schedule"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.update_from_output"),
+)
+# Further objects for the V1 model runner.
+V1_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.sample.rejection_sampler", "RejectionSampler._get_logprobs_tensors"),
     ("vllm.v1.sample.rejection_sampler", "RejectionSampler.apply_logits_processors"),
     ("vllm.v1.sample.sampler", "Sampler.sample"),
@@ -50,6 +53,12 @@ SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample"),
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._update_states"),
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.propose_draft_token_ids"),
+)
+# Further objects for the V2 model runner.
+V2_HOOKS: tuple[Hook, ...] = (
+    ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner.load_model"),
+    ("vllm.v1.worker.gpu.sample.sampler", "Sampler.sample"),
+    ("vllm.v1.worker.gpu.spec_decode.rejection_sampler", "RejectionSampler._verify"),
 )
 
 
@@ -89,10 +98,23 @@ def check_configuration(vllm_config: Any) -> None:
             f"slipstream-vllm does not support data_parallel_size {parallel.data_parallel_size} with a model of the "
             "mixture-of-experts kind: ranks that draft different numbers deadlock; set --data-parallel-size 1."
         )
-    if settings.acceptance(vllm_config) == "equality" and vllm_config.use_v2_model_runner:
+    if settings.acceptance(vllm_config) == "equality":
+        _check_equality(vllm_config)
+
+
+def _check_equality(vllm_config: Any) -> None:
+    """Raises: `UnsupportedServerError` if a setting of vLLM contradicts acceptance by equality."""
+    rule = f"{settings.ACCEPTANCE_VARIABLE}=equality"
+    speculative = vllm_config.speculative_config
+    if speculative is not None and (method := speculative.rejection_sample_method) != "standard":
         raise UnsupportedServerError(
-            f"{settings.ACCEPTANCE_VARIABLE}=equality needs vLLM's V1 model runner: set VLLM_USE_V2_MODEL_RUNNER=0, or "
-            f"{settings.ACCEPTANCE_VARIABLE}=rejection."
+            f"{rule} replaces vLLM's verification, and the speculative configuration has rejection_sample_method "
+            f"{method!r}: remove this field, or set {settings.ACCEPTANCE_VARIABLE}=rejection."
+        )
+    if vllm_config.watermark_config is not None:
+        raise UnsupportedServerError(
+            f"{rule} does not support watermarks, which depend on the context of each draft token: "
+            f"set {settings.ACCEPTANCE_VARIABLE}=rejection."
         )
 
 
@@ -107,9 +129,10 @@ def warning(vllm_config: Any) -> str | None:
     )
 
 
-def check_hooks() -> None:
+def check_hooks(vllm_config: Any) -> None:
     """Raises: `UnsupportedServerError` if a vendor's build lacks an object that the plugin uses."""
-    lacking = missing((*COMMON_HOOKS, *SERVER_HOOKS))
+    of_runner = V2_HOOKS if vllm_config.use_v2_model_runner else V1_HOOKS
+    lacking = missing((*COMMON_HOOKS, *SERVER_HOOKS, *of_runner))
     if lacking:
         raise UnsupportedServerError(
             f"slipstream-vllm cannot run: vLLM {vllm.__version__} lacks {', '.join(lacking)}; install a stock vLLM, "
