@@ -103,7 +103,7 @@ def start_vllm(tmp_path_factory: pytest.TempPathFactory, preloaded_vllm: VllmIns
 @pytest.fixture(scope="session")
 def start_vllm_v2(tmp_path_factory: pytest.TempPathFactory, vllm_install: VllmInstall) -> Iterator[VllmStarter]:
     """Start a server of the test's own with vLLM's V2 model runner."""
-    env = v2_environment(tmp_path_factory.mktemp("vllm-v2"))
+    env = v2_environment()
     python = PreloadedPython(vllm_install, env)
     starter = VllmStarter(python.install, tmp_path_factory, env)
     yield starter
