@@ -14,6 +14,9 @@ from slipstream_vllm.errors import UnsupportedServerError
 # The scheduler's interface is not public. The plugin's tests passed with these releases.
 TESTED_VERSIONS = ("0.32.0",)
 
+# Values of vLLM's `rejection_sample_method` that change answers; vLLM 0.33 added `fly`.
+LOSSY_METHODS = ("fly", "synthetic")
+
 Hook = tuple[str, str]
 """Module and attribute path of an object that the plugin subclasses, wraps or calls."""
 
@@ -98,8 +101,24 @@ def check_configuration(vllm_config: Any) -> None:
             f"slipstream-vllm does not support data_parallel_size {parallel.data_parallel_size} with a model of the "
             "mixture-of-experts kind: ranks that draft different numbers deadlock; set --data-parallel-size 1."
         )
+    _check_losslessness(vllm_config)
     if settings.acceptance(vllm_config) == "equality":
         _check_equality(vllm_config)
+
+
+def _check_losslessness(vllm_config: Any) -> None:
+    """Raises: `UnsupportedServerError` if answers would not be the target's. A benchmark may accept synthetically."""
+    speculative = vllm_config.speculative_config
+    method = "standard" if speculative is None else speculative.rejection_sample_method
+    if method in LOSSY_METHODS and settings.acceptance(vllm_config) != method:
+        raise UnsupportedServerError(
+            f"rejection_sample_method {method!r} is lossy: answers would not be the target's; remove it from the "
+            "speculative configuration."
+        )
+    if settings.acceptance(vllm_config) == "synthetic" and method != "synthetic":
+        raise UnsupportedServerError(
+            f"{settings.ACCEPTANCE_VARIABLE}=synthetic needs rejection_sample_method 'synthetic', not {method!r}."
+        )
 
 
 def _check_equality(vllm_config: Any) -> None:

@@ -9,7 +9,8 @@ from vllm.platforms import current_platform
 
 from slipstream_vllm.errors import UnsupportedServerError
 
-Acceptance = Literal["equality", "rejection"]
+Acceptance = Literal["equality", "rejection", "synthetic"]
+"""`synthetic` is for benchmarks: drafts are accepted at random, and answers are not the target's."""
 
 TOKEN_VARIABLE = "SLIPSTREAM_VLLM_TOKEN"
 ACCEPTANCE_VARIABLE = "SLIPSTREAM_VLLM_ACCEPTANCE"

@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "scores": {"temperature": 2.0, "logprobs": True, "top_logprobs": 3},
     "scores of the likeliest": {"temperature": 0, "logprobs": True, "top_logprobs": 3},
 }
-PAIRS = 300  # first two tokens of as many answers, at either length
+PAIRS = 200  # first two tokens of as many answers, at either length
 CUT = 5  # tokens of the first server, in a resumed answer
 
 

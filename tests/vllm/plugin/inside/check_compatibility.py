@@ -128,6 +128,27 @@ def test_equality_beside_another_verification_is_refused(monkeypatch: pytest.Mon
         configuration(TARGET, asynchronous=False, speculative={"rejection_sample_method": "block"})
 
 
+SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
+
+
+def test_lossy_verification_is_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsupportedServerError, match=r"rejection_sample_method 'synthetic' is lossy"):
+        configuration(TARGET, asynchronous=False, speculative=SYNTHETIC)
+    for rule in ("equality", "rejection"):
+        monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", rule)
+        settings.fix_acceptance(config)
+        monkeypatch.setattr(config.speculative_config, "rejection_sample_method", "fly")  # of vLLM 0.33
+        with pytest.raises(UnsupportedServerError, match=r"rejection_sample_method 'fly' is lossy"):
+            compatibility.check_configuration(config)
+
+
+def test_a_benchmark_accepts_synthetically(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", "synthetic")
+    assert settings.acceptance(configuration(TARGET, asynchronous=False, speculative=SYNTHETIC)) == "synthetic"
+    with pytest.raises(UnsupportedServerError, match="needs rejection_sample_method 'synthetic', not 'standard'"):
+        configuration(TARGET, asynchronous=False)
+
+
 def test_equality_with_watermarks_is_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "watermark_config", object())
     with pytest.raises(UnsupportedServerError, match="does not support watermarks"):
