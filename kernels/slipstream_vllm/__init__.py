@@ -12,7 +12,7 @@ Modules, in the order of a request:
     drafters       capabilities of vLLM's drafters: fewer tokens, steps without the drafter
     drafting       skips the drafter in steps without drafts, and completes the draft model's cache afterwards
     no_drafts      runs a step without drafts at the cost of a step without speculation
-    acceptance     accepts a draft token iff the server's own sampler draws the same token
+    acceptance     accepts a draft token iff the server's own sampler draws the same token; acceptance_v2: on V2
     seeds          keeps seeded requests with prompts of several steps from crashing the server on CPUs
     counters       drafts, drafted and accepted tokens by request class and draft length
     engine_time    the engine time of each request

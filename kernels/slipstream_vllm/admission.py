@@ -14,6 +14,7 @@ from vllm.sampling_params import SamplingParams
 
 from slipstream_vllm import compatibility
 from slipstream_vllm.draft_length import check_keys, requested_adaptive, requested_class, requested_length
+from slipstream_vllm.errors import BadRequest
 from slipstream_vllm.hooks import wrap
 
 _REQUESTS = (
@@ -58,7 +59,15 @@ def install_responses() -> None:
 
 def check_request(vllm_config: Any, params: object) -> None:
     """Raises: `BadRequest`, which names the field and its value."""
-    if isinstance(params, SamplingParams) and params.extra_args and compatibility.serves(vllm_config):
+    if not isinstance(params, SamplingParams) or not compatibility.serves(vllm_config):
+        return
+    if params.logprob_token_ids and vllm_config.num_speculative_tokens:
+        raise BadRequest(
+            f"logprob_token_ids is {params.logprob_token_ids!r}; vLLM omits these log-probabilities in steps with "
+            "drafts: use a server without speculation.",
+            parameter="logprob_token_ids",
+        )
+    if params.extra_args:
         check_keys(params.extra_args)
         requested_length(params.extra_args, vllm_config.num_speculative_tokens)
         requested_adaptive(params.extra_args)

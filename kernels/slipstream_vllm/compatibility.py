@@ -14,6 +14,9 @@ from slipstream_vllm.errors import UnsupportedServerError
 # The scheduler's interface is not public. The plugin's tests passed with these releases.
 TESTED_VERSIONS = ("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
 
+# Values of vLLM's `rejection_sample_method` that change answers; vLLM 0.33 added `fly`.
+LOSSY_METHODS = ("fly", "synthetic")
+
 Hook = tuple[str, str]
 """Module and attribute path of an object that the plugin subclasses, wraps or calls."""
 
@@ -39,6 +42,9 @@ SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.core.sched.scheduler", "Scheduler.make_stats"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.schedule"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.update_from_output"),
+)
+# Further objects for the V1 model runner.
+V1_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.sample.rejection_sampler", "RejectionSampler._get_logprobs_tensors"),
     ("vllm.v1.sample.rejection_sampler", "RejectionSampler.apply_logits_processors"),
     ("vllm.v1.sample.sampler", "Sampler.sample"),
@@ -50,6 +56,12 @@ SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample"),
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._update_states"),
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.propose_draft_token_ids"),
+)
+# Further objects for the V2 model runner.
+V2_HOOKS: tuple[Hook, ...] = (
+    ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner.load_model"),
+    ("vllm.v1.worker.gpu.sample.sampler", "Sampler.sample"),
+    ("vllm.v1.worker.gpu.spec_decode.rejection_sampler", "RejectionSampler._verify"),
 )
 
 
@@ -89,10 +101,39 @@ def check_configuration(vllm_config: Any) -> None:
             f"slipstream-vllm does not support data_parallel_size {parallel.data_parallel_size} with a model of the "
             "mixture-of-experts kind: ranks that draft different numbers deadlock; set --data-parallel-size 1."
         )
-    if settings.acceptance(vllm_config) == "equality" and vllm_config.use_v2_model_runner:
+    _check_losslessness(vllm_config)
+    if settings.acceptance(vllm_config) == "equality":
+        _check_equality(vllm_config)
+
+
+def _check_losslessness(vllm_config: Any) -> None:
+    """Raises: `UnsupportedServerError` if answers would not be the target's. A benchmark may accept synthetically."""
+    speculative = vllm_config.speculative_config
+    method = "standard" if speculative is None else speculative.rejection_sample_method
+    if method in LOSSY_METHODS and settings.acceptance(vllm_config) != method:
         raise UnsupportedServerError(
-            f"{settings.ACCEPTANCE_VARIABLE}=equality needs vLLM's V1 model runner: set VLLM_USE_V2_MODEL_RUNNER=0, or "
-            f"{settings.ACCEPTANCE_VARIABLE}=rejection."
+            f"rejection_sample_method {method!r} is lossy: answers would not be the target's; remove it from the "
+            "speculative configuration."
+        )
+    if settings.acceptance(vllm_config) == "synthetic" and method != "synthetic":
+        raise UnsupportedServerError(
+            f"{settings.ACCEPTANCE_VARIABLE}=synthetic needs rejection_sample_method 'synthetic', not {method!r}."
+        )
+
+
+def _check_equality(vllm_config: Any) -> None:
+    """Raises: `UnsupportedServerError` if a setting of vLLM contradicts acceptance by equality."""
+    rule = f"{settings.ACCEPTANCE_VARIABLE}=equality"
+    speculative = vllm_config.speculative_config
+    if speculative is not None and (method := speculative.rejection_sample_method) != "standard":
+        raise UnsupportedServerError(
+            f"{rule} replaces vLLM's verification, and the speculative configuration has rejection_sample_method "
+            f"{method!r}: remove this field, or set {settings.ACCEPTANCE_VARIABLE}=rejection."
+        )
+    if vllm_config.watermark_config is not None:
+        raise UnsupportedServerError(
+            f"{rule} does not support watermarks, which depend on the context of each draft token: "
+            f"set {settings.ACCEPTANCE_VARIABLE}=rejection."
         )
 
 
@@ -107,9 +148,10 @@ def warning(vllm_config: Any) -> str | None:
     )
 
 
-def check_hooks() -> None:
+def check_hooks(vllm_config: Any) -> None:
     """Raises: `UnsupportedServerError` if a vendor's build lacks an object that the plugin uses."""
-    lacking = missing((*COMMON_HOOKS, *SERVER_HOOKS))
+    of_runner = V2_HOOKS if vllm_config.use_v2_model_runner else V1_HOOKS
+    lacking = missing((*COMMON_HOOKS, *SERVER_HOOKS, *of_runner))
     if lacking:
         raise UnsupportedServerError(
             f"slipstream-vllm cannot run: vLLM {vllm.__version__} lacks {', '.join(lacking)}; install a stock vLLM, "

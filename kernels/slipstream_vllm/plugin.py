@@ -52,7 +52,7 @@ def _checked(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 settings.fix_acceptance(vllm_config)
                 compatibility.check_configuration(vllm_config)
-                compatibility.check_hooks()
+                compatibility.check_hooks(vllm_config)
             except UnsupportedServerError as error:
                 logger.error("%s", error)
                 raise
@@ -70,13 +70,23 @@ def _with_worker_hooks(init_device: Callable[..., Any]) -> Callable[..., Any]:
     # workers need.
     def init_device_with_hooks(self: Any, *args: Any, **kwargs: Any) -> Any:
         if compatibility.serves(self.vllm_config):
-            from slipstream_vllm import acceptance, drafting, no_drafts, seeds
-
-            for module in (drafting, acceptance, no_drafts, seeds):
-                module.install_in_worker()
+            _install_in_worker(self.vllm_config)
         return init_device(self, *args, **kwargs)
 
     return init_device_with_hooks
+
+
+def _install_in_worker(vllm_config: Any) -> None:
+    """Install the hooks of the model runner that this worker builds."""
+    if vllm_config.use_v2_model_runner:
+        from slipstream_vllm import acceptance_v2
+
+        acceptance_v2.install_in_worker()
+        return
+    from slipstream_vllm import acceptance, drafting, no_drafts, seeds
+
+    for module in (drafting, acceptance, no_drafts, seeds):
+        module.install_in_worker()
 
 
 def _report_counts_per_request(vllm_config: Any) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from vllm.platforms import current_platform
 
 from slipstream_vllm.errors import UnsupportedServerError
 
-Acceptance = Literal["equality", "rejection"]
+Acceptance = Literal["equality", "rejection", "synthetic"]
+"""`synthetic` is for benchmarks: drafts are accepted at random, and answers are not the target's."""
 
 TOKEN_VARIABLE = "SLIPSTREAM_VLLM_TOKEN"
 ACCEPTANCE_VARIABLE = "SLIPSTREAM_VLLM_ACCEPTANCE"
@@ -32,14 +33,29 @@ def fix_acceptance(vllm_config: Any) -> None:
 
     Raises: `UnsupportedServerError` for an unknown rule.
     """
-    vllm_config.additional_config = {**vllm_config.additional_config, _ACCEPTANCE_KEY: _configured_acceptance()}
+    rule = _configured_acceptance() or _default_acceptance(vllm_config)
+    vllm_config.additional_config = {**vllm_config.additional_config, _ACCEPTANCE_KEY: rule}
 
 
-def _configured_acceptance() -> Acceptance:
-    """The rule in the environment; by default `equality` on CPUs and `rejection` elsewhere."""
+def _configured_acceptance() -> Acceptance | None:
+    """The rule in the environment, or None."""
     value = os.environ.get(ACCEPTANCE_VARIABLE, "")
-    if value == "equality" or (not value and current_platform.is_cpu()):
-        return "equality"
-    if value in ("", "rejection"):
-        return "rejection"
+    if value == "":
+        return None
+    if value in get_args(Acceptance):
+        return cast(Acceptance, value)
     raise UnsupportedServerError(f"{ACCEPTANCE_VARIABLE} must be 'equality' or 'rejection', not {value!r}.")
+
+
+def _default_acceptance(vllm_config: Any) -> Acceptance:
+    """`equality` on CPUs, where vLLM's V1 sampler is broken, and on the V2 runner, where it costs nothing.
+
+    A configuration that chooses the verification of vLLM, or drafts for it, keeps `rejection`.
+    """
+    speculative = vllm_config.speculative_config
+    chosen = speculative is not None and (
+        speculative.rejection_sample_method != "standard" or speculative.draft_sample_method != "greedy"
+    )
+    if vllm_config.use_v2_model_runner:
+        return "rejection" if chosen else "equality"
+    return "equality" if current_platform.is_cpu() else "rejection"

@@ -18,6 +18,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -38,8 +39,9 @@ launcher.main({address!r}, {real!r})
 class PreloadedPython:
     """The parent process of the programs, with a folder for the launcher, the socket and the log."""
 
-    def __init__(self, install: VllmInstall) -> None:
-        """Starts it and waits for its imports."""
+    def __init__(self, install: VllmInstall, env: Mapping[str, str] | None = None) -> None:
+        """Starts it and waits for its imports. `env` is added to the environment of `install`; its programs are to be
+        started with the same variables."""
         # A socket path has at most 107 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="preloaded-vllm-", dir="/tmp"))
         address = self.folder / "socket"
@@ -54,7 +56,7 @@ class PreloadedPython:
             name="the preloaded Python",
             command=[str(install.python), str(_FOLDER / "parent.py"), str(address)],
             log_path=self.folder / "log",
-            env=install.environment(),
+            env={**install.environment(), **(env or {})},
             cwd=self.folder,
         )
         wait_until_ready(

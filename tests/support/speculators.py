@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from slipstream_tools.up.vllm_environment import VllmInstall
+
+from tests.support.extra_packages import extra_packages
 
 _REQUIREMENTS = Path(__file__).with_suffix(".txt")
 _CACHE = Path("~/.cache/slipstream").expanduser()
@@ -82,7 +81,7 @@ def _run(install: VllmInstall, program: str, *arguments: str) -> str:
         [str(install.python), "-c", program, *arguments],
         env={
             **os.environ,
-            "PYTHONPATH": str(_packages()),
+            "PYTHONPATH": str(extra_packages(_REQUIREMENTS)),
             "HF_HUB_OFFLINE": "1",
             "HF_HOME": str(_CACHE / "speculators-home"),
         },
@@ -93,16 +92,3 @@ def _run(install: VllmInstall, program: str, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def _packages() -> Path:
-    """A folder with the packages, in the user's cache. The first call fills it."""
-    folder = _CACHE / f"speculators-{hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()[:12]}"
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]
-            subprocess.run([*pip, "--target", str(folder), "-r", str(_REQUIREMENTS)], check=True)
-            (folder / "complete").touch()
-    return folder

@@ -15,6 +15,7 @@ from slipstream_tools.up.vllm_server import VllmLaunch, VllmServer
 
 from tests.support.ports import lasting_ports
 from tests.support.preloaded_python import PreloadedPython
+from tests.support.vllm_v2 import v2_environment
 
 START_TIMEOUT_S = 600.0
 DRAFT_TOKENS = 4
@@ -45,15 +46,19 @@ def preloaded_vllm(vllm_install: VllmInstall) -> Iterator[VllmInstall]:
     python.stop()
 
 
-@pytest.fixture(scope="session")
-def start_vllm(
-    tmp_path_factory: pytest.TempPathFactory, preloaded_vllm: VllmInstall
-) -> Iterator[Callable[..., VllmServer]]:
-    """Start a server of the test's own and wait until it is ready. Whoever starts one may stop it; all are stopped at
-    the end. `plugin=False`: stock vLLM with its own scheduler."""
-    servers: list[VllmServer] = []
+class VllmStarter:
+    """Starts servers of `install` and waits until each is ready. Whoever starts one may stop it; `stop` stops all."""
 
-    def start(
+    def __init__(
+        self, install: VllmInstall, folders: pytest.TempPathFactory, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._install = install
+        self._folders = folders
+        self._env = env or {}
+        self._servers: list[VllmServer] = []
+
+    def __call__(
+        self,
         speculative: bool = True,
         method: str = "draft_model",
         draft_tokens: int = DRAFT_TOKENS,
@@ -63,6 +68,7 @@ def start_vllm(
         extra: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> VllmServer:
+        """`plugin=False`: stock vLLM with its own scheduler."""
         speculation = _speculation(method, draft_tokens) if speculative else None
         launch = VllmLaunch(
             model=str(TARGET_DIR) if model == "embedded" else model,
@@ -73,15 +79,36 @@ def start_vllm(
             extra=tuple(extra),
         )
         [port] = lasting_ports(1)
-        run_dir = tmp_path_factory.mktemp("vllm")
-        server = VllmServer(install=preloaded_vllm, launch=launch, run_dir=run_dir, port=port, env=env)
-        servers.append(server)
+        run_dir = self._folders.mktemp("vllm")
+        server = VllmServer(
+            install=self._install, launch=launch, run_dir=run_dir, port=port, env={**self._env, **(env or {})}
+        )
+        self._servers.append(server)
         server.wait_ready(timeout_s=START_TIMEOUT_S)
         return server
 
-    yield start
-    for server in servers:
-        server.stop()
+    def stop(self) -> None:
+        for server in self._servers:
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def start_vllm(tmp_path_factory: pytest.TempPathFactory, preloaded_vllm: VllmInstall) -> Iterator[VllmStarter]:
+    """Start a server of the test's own."""
+    starter = VllmStarter(preloaded_vllm, tmp_path_factory)
+    yield starter
+    starter.stop()
+
+
+@pytest.fixture(scope="session")
+def start_vllm_v2(tmp_path_factory: pytest.TempPathFactory, vllm_install: VllmInstall) -> Iterator[VllmStarter]:
+    """Start a server of the test's own with vLLM's V2 model runner."""
+    env = v2_environment()
+    python = PreloadedPython(vllm_install, env)
+    starter = VllmStarter(python.install, tmp_path_factory, env)
+    yield starter
+    starter.stop()
+    python.stop()
 
 
 def _speculation(method: str, tokens: int) -> Speculation:

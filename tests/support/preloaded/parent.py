@@ -31,11 +31,12 @@ _MODULES = (
     "vllm.v1.worker.cpu_worker",
     "vllm.model_executor.models.llama",
 )
+_V2_MODULES = ("vllm.v1.worker.cpu.model_runner",)
 # The imported modules read these variables once. A program with other values needs an interpreter of its own.
 # LD_LIBRARY_PATH is not among them: one of the imports sets it, and all libraries are loaded by then.
 _READ_AT_IMPORT = (
     *("OMP_", "KMP_", "MKL_", "LD_PRELOAD", "HF_", "TRANSFORMERS_"),
-    *("PYTHON", "VLLM_LOGGING_", "VLLM_CONFIGURE_"),
+    *("PYTHON", "TRITON_", "VLLM_LOGGING_", "VLLM_CONFIGURE_", "VLLM_USE_V2_"),
 )
 _SETTLE_S = 2.0
 """The time in which the other processes of a program's group may end by themselves."""
@@ -176,7 +177,7 @@ def _listen(address: Path) -> socket.socket:
 def main(address: Path) -> Request:
     """Returns in each forked process, with its request."""
     imported_with = dict(os.environ)
-    for name in _MODULES:
+    for name in (*_MODULES, *(_V2_MODULES if imported_with.get("VLLM_USE_V2_MODEL_RUNNER") == "1" else ())):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a child would copy all pages

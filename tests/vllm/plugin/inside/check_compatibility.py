@@ -104,10 +104,65 @@ def test_the_warning_is_logged_at_start(monkeypatch: pytest.MonkeyPatch, caplog:
     assert [record.levelname for record in caplog.records if "draft length 0 pays" in record.message] == ["WARNING"]
 
 
-def test_equality_needs_the_v1_runner(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
-    with pytest.raises(UnsupportedServerError, match=r"needs vLLM's V1 model runner"):
+@pytest.mark.parametrize(
+    ("runner", "sampler", "drafts", "rule"),
+    [
+        ("0", "standard", "greedy", "equality"),  # on CPUs
+        ("1", "standard", "greedy", "equality"),
+        ("1", "standard", "probabilistic", "rejection"),
+        ("1", "block", "greedy", "rejection"),
+    ],
+)
+def test_the_default_rule_depends_on_the_runner_and_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, runner: str, sampler: str, drafts: str, rule: str
+) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)
+    monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)  # vLLM for CPUs comes without
+    speculative = {"rejection_sample_method": sampler, "draft_sample_method": drafts}
+    config = configuration(TARGET, asynchronous=False, speculative=speculative)
+    assert settings.acceptance(config) == rule
+
+
+def test_equality_beside_another_verification_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", "equality")
+    with pytest.raises(UnsupportedServerError, match=r"rejection_sample_method 'block': remove this field"):
+        configuration(TARGET, asynchronous=False, speculative={"rejection_sample_method": "block"})
+
+
+SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
+
+
+def test_lossy_verification_is_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsupportedServerError, match=r"rejection_sample_method 'synthetic' is lossy"):
+        configuration(TARGET, asynchronous=False, speculative=SYNTHETIC)
+    for rule in ("equality", "rejection"):
+        monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", rule)
+        settings.fix_acceptance(config)
+        monkeypatch.setattr(config.speculative_config, "rejection_sample_method", "fly")  # of vLLM 0.33
+        with pytest.raises(UnsupportedServerError, match=r"rejection_sample_method 'fly' is lossy"):
+            compatibility.check_configuration(config)
+
+
+def test_a_benchmark_accepts_synthetically(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", "synthetic")
+    assert settings.acceptance(configuration(TARGET, asynchronous=False, speculative=SYNTHETIC)) == "synthetic"
+    with pytest.raises(UnsupportedServerError, match="needs rejection_sample_method 'synthetic', not 'standard'"):
+        configuration(TARGET, asynchronous=False)
+
+
+def test_equality_with_watermarks_is_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "watermark_config", object())
+    with pytest.raises(UnsupportedServerError, match="does not support watermarks"):
         compatibility.check_configuration(config)
+
+
+def test_only_the_hooks_of_the_runner_are_needed(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(GPUModelRunner, "_sample")
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    compatibility.check_hooks(config)
+    monkeypatch.delattr("vllm.v1.worker.gpu.spec_decode.rejection_sampler.RejectionSampler._verify")
+    with pytest.raises(UnsupportedServerError, match=r"RejectionSampler\._verify; install a stock vLLM"):
+        compatibility.check_hooks(config)
 
 
 @pytest.mark.parametrize("rule", ["equality", "rejection"])

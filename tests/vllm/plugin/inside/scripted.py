@@ -7,6 +7,7 @@ third position. So which drafts are accepted is known beforehand.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,8 @@ def said_by_drafter(position: int) -> int:
     return said_by_target(position) + (1 if position % 3 == 0 else 0)
 
 
-def configuration(folder: str, *, asynchronous: bool) -> VllmConfig:
+def configuration(folder: str, *, asynchronous: bool, speculative: Mapping[str, Any] | None = None) -> VllmConfig:
+    """`speculative`: further fields of the speculative configuration."""
     draft = folder.replace("target", "draft")
     config = EngineArgs(
         model=folder,
@@ -46,7 +48,12 @@ def configuration(folder: str, *, asynchronous: bool) -> VllmConfig:
         max_num_seqs=8,
         enforce_eager=True,
         scheduler_cls="slipstream_vllm.Scheduler",
-        speculative_config={"method": "draft_model", "model": draft, "num_speculative_tokens": MOST},
+        speculative_config={
+            "method": "draft_model",
+            "model": draft,
+            "num_speculative_tokens": MOST,
+            **(speculative or {}),
+        },
     ).create_engine_config()
     # vLLM turns asynchronous scheduling off where it finds a CPU; the scheduler itself does not ask.
     config.scheduler_config.async_scheduling = asynchronous
