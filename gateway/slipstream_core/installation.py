@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -10,6 +9,8 @@ import sysconfig
 from importlib import metadata
 from importlib.util import find_spec
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 DISTRIBUTION = "slipstream-serving"
 
@@ -27,11 +28,22 @@ def how_to_install(extra: str, packages: str = "") -> str:
     return f"run: {pip} {_requirement(extra)}"
 
 
+class _Folder(msgspec.Struct, frozen=True):
+    editable: bool = False
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """What pip or uv records of the place that a distribution was installed from (PEP 610)."""
+
+    url: str = ""
+    dir_info: _Folder = _Folder()
+
+
 def _requirement(extra: str) -> str:
     """The arguments of pip. No package index needs to have Slipstream itself."""
     origin = _origin()
-    path = unquote(urlsplit(origin.get("url", "")).path)
-    if origin.get("dir_info", {}).get("editable"):
+    path = unquote(urlsplit(origin.url).path)
+    if origin.dir_info.editable:
         constraints = shlex.quote(os.path.join(path, "constraints.txt"))
         return f"-c {constraints} -e {shlex.quote(f'{path}[{extra}]')}"
     if path and os.path.exists(path):
@@ -39,10 +51,10 @@ def _requirement(extra: str) -> str:
     return f"'{DISTRIBUTION}[{extra}]' --find-links FOLDER-OF-THE-WHEEL"
 
 
-def _origin() -> dict[str, dict[str, object] | str]:
-    """Where pip or uv has installed Slipstream from (PEP 610); empty if it is not known."""
+def _origin() -> _Origin:
+    """The recorded origin; empty if it is not known."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        return {}
-    return json.loads(text) if text else {}
+        return _Origin()
+    return msgspec.json.decode(text, type=_Origin) if text else _Origin()
