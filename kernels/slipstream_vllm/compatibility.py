@@ -130,7 +130,12 @@ def _check_equality(vllm_config: Any) -> None:
             f"{rule} replaces vLLM's verification, and the speculative configuration has rejection_sample_method "
             f"{method!r}: remove this field, or set {settings.ACCEPTANCE_VARIABLE}=rejection."
         )
-    if vllm_config.watermark_config is not None:
+    if vllm_config.use_v2_model_runner and not settings.has_v2_equality():
+        raise UnsupportedServerError(
+            f"{rule} with vLLM's V2 model runner needs vLLM 0.32 or later, this is {vllm_version()}: set "
+            f"VLLM_USE_V2_MODEL_RUNNER=0, or {settings.ACCEPTANCE_VARIABLE}=rejection."
+        )
+    if getattr(vllm_config, "watermark_config", None) is not None:  # new in vLLM 0.30
         raise UnsupportedServerError(
             f"{rule} does not support watermarks, which depend on the context of each draft token: "
             f"set {settings.ACCEPTANCE_VARIABLE}=rejection."

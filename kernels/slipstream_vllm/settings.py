@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal, cast, get_args
 
+import vllm
 from vllm.platforms import current_platform
 
 from slipstream_vllm.errors import UnsupportedServerError
@@ -37,6 +38,12 @@ def fix_acceptance(vllm_config: Any) -> None:
     vllm_config.additional_config = {**vllm_config.additional_config, _ACCEPTANCE_KEY: rule}
 
 
+def has_v2_equality() -> bool:
+    """Whether this vLLM has the V2 sampler that `acceptance_v2` extends: since 0.32."""
+    major, minor, *_ = vllm.__version__.split(".")
+    return (int(major), int(minor)) >= (0, 32)
+
+
 def _configured_acceptance() -> Acceptance | None:
     """The rule in the environment, or None."""
     value = os.environ.get(ACCEPTANCE_VARIABLE, "")
@@ -57,5 +64,5 @@ def _default_acceptance(vllm_config: Any) -> Acceptance:
         speculative.rejection_sample_method != "standard" or speculative.draft_sample_method != "greedy"
     )
     if vllm_config.use_v2_model_runner:
-        return "rejection" if chosen else "equality"
+        return "rejection" if chosen or not has_v2_equality() else "equality"
     return "equality" if current_platform.is_cpu() else "rejection"

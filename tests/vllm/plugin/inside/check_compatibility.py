@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
@@ -93,6 +94,25 @@ def test_the_v2_runner_with_a_draft_model_gets_a_warning(config: Any, monkeypatc
     assert "set VLLM_USE_V2_MODEL_RUNNER=0" in str(compatibility.warning(config))
     monkeypatch.setattr(config.speculative_config, "method", "eagle3")
     assert compatibility.warning(config) is None
+
+
+@pytest.mark.parametrize(("release", "rule"), [("0.31.0", "rejection"), ("0.32.0", "equality")])
+def test_equality_on_v2_needs_its_sampler(monkeypatch: pytest.MonkeyPatch, release: str, rule: str) -> None:
+    monkeypatch.setattr(vllm, "__version__", release)
+    config = configuration(TARGET, asynchronous=False)
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    settings.fix_acceptance(config)
+    assert settings.acceptance(config) == rule
+    monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", "equality")
+    settings.fix_acceptance(config)
+    with (
+        contextlib.nullcontext()
+        if rule == "equality"
+        else pytest.raises(
+            UnsupportedServerError, match=r"needs vLLM 0\.32 or later, this is 0\.31\.0: set VLLM_USE_V2_MODEL_RUNNER=0"
+        )
+    ):
+        compatibility.check_configuration(config)
 
 
 def test_the_warning_is_logged_at_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
