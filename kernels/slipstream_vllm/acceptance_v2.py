@@ -33,8 +33,8 @@ def _with_equality(load_model: Callable[..., Any]) -> Callable[..., Any]:
     def load_model_with_equality(self: Any, *args: Any, **kwargs: Any) -> None:
         load_model(self, *args, **kwargs)
         config = self.vllm_config
-        if self.rejection_sampler is None or not compatibility.serves(config):
-            return
+        if config.speculative_config is None or self.rejection_sampler is None or not compatibility.serves(config):
+            return  # no speculation, or not the last rank of a pipeline
         if settings.acceptance(config) == "equality":
             for own, known in ((self.sampler, Sampler), (self.rejection_sampler, RejectionSampler)):
                 _check_type(own, known)
