@@ -7,6 +7,7 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +24,9 @@ from tests.support.kube import CRDS, KubeApiServer, install_chart
 from tests.support.ports import lasting_ports
 from tests.support.scheduling import Scheduling
 from tests.support.speed import TimeLimits
+
+if TYPE_CHECKING:
+    from tests.support.redis_server import RedisServer
 
 START_TIMEOUT_S = 90.0
 
@@ -127,6 +131,17 @@ def gateway_url(tmp_path_factory: pytest.TempPathFactory, triton_server: TritonS
         yield options.url
     finally:
         gateway.stop()
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of this test's own. Its client is imported here: the import takes a second, and few tests need it."""
+    from tests.support.redis_server import RedisServer
+
+    (folder := tmp_path / "redis").mkdir()
+    server = RedisServer(folder, lasting_ports(1)[0])
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

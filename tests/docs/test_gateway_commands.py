@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -51,15 +50,6 @@ def servers(shell: Shell) -> Iterator[list[OpenAiServer]]:
     yield found
     for server in found:
         server.stop()
-
-
-@pytest.fixture
-def redis(tmp_path: Path, free_ports: PORTS) -> Iterator[RedisServer]:
-    folder = tmp_path / "redis"
-    folder.mkdir()
-    server = RedisServer(folder, free_ports(1)[0])
-    yield server
-    server.stop()
 
 
 def post(url: str, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:

@@ -12,10 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import NamedTuple
 
-import httpx
-
 from tests.e2e.real_cluster import Cluster, text_of
-from tests.e2e.test_cluster import STEP_LIMIT_S, until
+from tests.e2e.test_cluster import STEP_LIMIT_S, serves, until
 from tests.support.kube_client import JSON, KubeError
 from tests.support.kubelet import Kubelet, TritonKubelet
 
@@ -100,7 +98,7 @@ class Rollout:
         self.serving.roll_out(until("a Deployment", lambda: self.deployment("slipstream-support")))
         until("Ready", lambda: self.cluster.conditions("modelpair").get("Ready") == "True")
         [gateway] = self.cluster.gateways
-        until("it serves", lambda: _serves(f"{gateway.url}/v1/models"), seen=gateway.child.log_tail)
+        until("it serves", lambda: serves(f"{gateway.url}/v1/models"), seen=gateway.child.log_tail)
 
     def change(self, patch: str) -> JSON:
         """A new revision. Returns its Deployment; that of the serving revision stays the same."""
@@ -137,13 +135,6 @@ class Rollout:
         # Its pods go with it, as Kubernetes collects them.
         self.cluster.kubectl("delete", "pods", "--selector", "slipstream.dev/revision", "--wait=false", "--force")
         return self.canary
-
-
-def _serves(url: str) -> bool:
-    try:
-        return "support" in httpx.get(url).text
-    except httpx.TransportError:
-        return False
 
 
 def slower(rollout: Rollout, beside: JSON) -> Callable[[], None]:

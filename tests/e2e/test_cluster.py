@@ -128,10 +128,10 @@ def declare(cluster: Cluster, kubelet: TritonKubelet) -> None:
     assert cluster.conditions("modelpair")["TokenizerCompatible"] == "True"
     for gateway in cluster.gateways:
         models = f"{gateway.url}/v1/models"
-        until(f"{gateway.url} serves", lambda url=models: _serves(url))
+        until(f"{gateway.url} serves", lambda url=models: serves(url))
 
 
-def _serves(url: str) -> bool:
+def serves(url: str) -> bool:
     try:
         return "support" in httpx.get(url).text
     except httpx.TransportError:

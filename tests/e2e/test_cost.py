@@ -104,23 +104,15 @@ def priced_server() -> Iterator[Callable[[float], PricedServer]]:
 
 
 @pytest.fixture
-def redis_url(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[str]:
-    (folder := tmp_path / "redis").mkdir()
-    server = RedisServer(folder, free_ports(1)[0])
-    yield server.url
-    server.kill()
-
-
-@pytest.fixture
 def gateway(
-    kube: KubeApiServer, namespace: str, redis_url: str, tmp_path: Path, free_ports: Callable[[int], list[int]]
+    kube: KubeApiServer, namespace: str, redis: RedisServer, tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> Iterator[Callable[[], Gateway]]:
     """Starts the gateway, once there are objects for it."""
     with contextlib.ExitStack() as stack:
 
         def start() -> Gateway:
             options = ("--conformance", "off")
-            made = Gateway("gateway", kube, namespace, redis_url, tmp_path, free_ports(1)[0], *options)
+            made = Gateway("gateway", kube, namespace, redis.url, tmp_path, free_ports(1)[0], *options)
             stack.callback(made.child.stop, timeout_s=15)
             return made
 
@@ -151,17 +143,16 @@ def test_class_is_rolled_back_for_its_cost_where_that_is_higher_and_only_there(
     crds: None,
     namespace: str,
     tmp_path: Path,
-    redis_url: str,
+    redis: RedisServer,
     priced_server: Callable[[float], PricedServer],
     gateway: Callable[[], Gateway],
     pools: Callable[..., JSON],
     dearer: float,
 ) -> None:
-    grant(kube, namespace)
-    cluster = Cluster(kube.client(), namespace)
+    cluster = grant(kube, namespace)
     cluster.declare("ModelPair", "acme", {"model": "acme", "maxDraftTokens": 5, **pools(priced_server, dearer)})
     cluster.policy("acme", **POLICY)
-    with OperatorProcess(kube, namespace, tmp_path, "--redis", redis_url):
+    with OperatorProcess(kube, namespace, tmp_path, "--redis", redis.url):
         url = gateway().url
         wait_until_served(url)
         status = serve(url, cluster, until=lambda found: found.get("phase") == "RolledBack" or enough(found))

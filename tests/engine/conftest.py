@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,9 @@ from slipstream_engine.draft_training.llama import llama_config
 from slipstream_engine.engine import Engine
 from slipstream_engine.loading import load_engine
 from slipstream_engine.settings import EngineSettings
-from slipstream_engine.types import Chunk, GenerationRequest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from tests.engine.requests_and_answers import Drain, Make, drain
 
 EOS = "<|end|>"
 torch.set_num_threads(1)  # tiny tensors: a second thread waits, and takes a processor to do so
@@ -101,7 +101,7 @@ def pair_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_engine(pair_folder: Path) -> Callable[..., Engine]:
+def make_engine(pair_folder: Path) -> Make:
     """Load an engine over the small pair: `make_engine("close", max_slots=3)`; draft "ngram", "ngram+close" and None
     work too."""
 
@@ -122,17 +122,6 @@ def make_engine(pair_folder: Path) -> Callable[..., Engine]:
     return make
 
 
-def _drain(engine: Engine, requests: list[GenerationRequest]) -> dict[str, list[Chunk]]:
-    for request in requests:
-        engine.add(request)
-    chunks: dict[str, list[Chunk]] = {request.request_id: [] for request in requests}
-    while engine.busy:
-        for chunk in engine.step():
-            chunks[chunk.request_id].append(chunk)
-    return chunks
-
-
-@pytest.fixture
-def drain() -> Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]:
-    """Run requests to their ends; their chunks by request id."""
-    return _drain
+@pytest.fixture(name="drain")
+def _drain() -> Drain:
+    return drain

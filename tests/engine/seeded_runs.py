@@ -10,6 +10,8 @@ import msgspec
 from slipstream_engine.engine import Engine
 from slipstream_engine.types import GenerationRequest, SamplingParams
 
+from tests.engine.requests_and_answers import drain, tokens_of
+
 LONGEST_DRAFT = 8
 _TEMPERATURES = (0.2, 0.5, 0.7, 1.0, 1.3, 1.5)
 _TOP_P = (1.0, 1.0, 0.95, 0.6)
@@ -50,13 +52,7 @@ def sampled_requests(
 
 def plain_tokens(engine: Engine, requests: Sequence[GenerationRequest]) -> dict[str, list[int]]:
     """The answers of plain decoding by request id."""
-    found: dict[str, list[int]] = {request.request_id: [] for request in requests}
-    for request in requests:
-        engine.add(request)
-    while engine.busy:
-        for chunk in engine.step():
-            found[chunk.request_id] += chunk.token_ids
-    return found
+    return {name: tokens_of(chunks) for name, chunks in drain(engine, list(requests)).items()}
 
 
 class _Answer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,10 @@ from slipstream_engine.errors import DraftMismatchError
 from slipstream_engine.model import Model
 from slipstream_engine.sequence import Sequence
 from slipstream_engine.service import EngineService
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.types import GenerationRequest, SamplingParams
 
-Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
-Make = Callable[..., Engine]
+from tests.engine.requests_and_answers import Drain, Make, generation_request, tokens_of
+
 CPU = torch.device("cpu")
 TEXT = list(b"abcdefgabcd")
 
@@ -34,24 +33,13 @@ class _InTurn(DraftChoice):
 
 
 def _request(name: str, draft_tokens: int = 3, **changes: object) -> GenerationRequest:
-    fields: dict[str, object] = {
-        "request_id": name,
-        "prompt_ids": (1, 2, 3, len(name)),
-        "max_tokens": 12,
-        "sampling": SamplingParams(temperature=0.9, seed=len(name)),
-        "draft_tokens": draft_tokens,
-        "group": "a",
-    }
-    return GenerationRequest(**(fields | changes))  # type: ignore[arg-type]
+    fields = {"max_tokens": 12, "sampling": SamplingParams(temperature=0.9, seed=len(name)), "group": "a"}
+    return generation_request(name, prompt_ids=(1, 2, 3, len(name)), draft_tokens=draft_tokens, **(fields | changes))
 
 
 @pytest.fixture
 def engine(pair_folder: Path, make_engine: Make) -> Engine:
     return make_engine("close", more_drafts=f"{pair_folder / 'far'}\n{pair_folder / 'eagle'}", max_waiting=200)
-
-
-def _ids(chunks: list[Chunk]) -> list[int]:
-    return [token for chunk in chunks for token in chunk.token_ids]
 
 
 def test_answers_are_those_of_plain_decoding_whatever_the_draft(
@@ -61,8 +49,8 @@ def test_answers_are_those_of_plain_decoding_whatever_the_draft(
     names = [f"r{'x' * number}" for number in range(24)]
     drafted = drain(engine, [_request(name, draft_tokens=number % 4) for number, name in enumerate(names)])
     plain = drain(make_engine(None, max_waiting=200), [_request(name, draft_tokens=0) for name in names])
-    assert {name: _ids(chunks) for name, chunks in drafted.items()} == {
-        name: _ids(chunks) for name, chunks in plain.items()
+    assert {name: tokens_of(chunks) for name, chunks in drafted.items()} == {
+        name: tokens_of(chunks) for name, chunks in plain.items()
     }
     drafts = {number: drafted[name][-1].counts.draft for number, name in enumerate(names)}
     assert {drafts[number] for number in drafts if number % 4 == 0} == {""}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import transformers
 from eagle_training.head import Head, Run
 from slipstream_engine.drafts import DraftRow, Offer
 from slipstream_engine.eagle import EagleDrafts, EagleHead
-from slipstream_engine.engine import Engine
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
 from slipstream_engine.model import Model
 from slipstream_engine.preflight import compare
@@ -22,8 +20,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.engine.conftest import eagle_head
+from tests.engine.requests_and_answers import Make
 
-Make = Callable[..., Engine]
 CPU = torch.device("cpu")
 PROPOSED = list(range(0, 257, 2))
 DRAFT_LENGTH = 4

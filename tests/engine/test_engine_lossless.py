@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,10 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from slipstream_engine.engine import Engine
 from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
 from slipstream_kernels import SamplingBatch, filtered_probs
 
-Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
-Make = Callable[..., Engine]
+from tests.engine.requests_and_answers import Drain, Make, generation_request, tokens_of
 
 PROMPTS = [
     tuple(b"Reason for contact: delivery delay. "),
@@ -28,18 +25,12 @@ PROMPTS = [
 
 
 def _request(index: int, draft_tokens: int, **changes: object) -> GenerationRequest:
-    values: dict[str, object] = {
-        "request_id": f"r{index}",
-        "prompt_ids": PROMPTS[index % len(PROMPTS)],
-        "max_tokens": 40,
-        "sampling": SamplingParams(temperature=0.0),
-        "draft_tokens": draft_tokens,
-    }
-    return GenerationRequest(**{**values, **changes})  # type: ignore[arg-type]
+    prompt = PROMPTS[index % len(PROMPTS)]
+    return generation_request(f"r{index}", prompt_ids=prompt, draft_tokens=draft_tokens, **changes)
 
 
 def _tokens(chunks: dict[str, list[Chunk]]) -> dict[str, list[int]]:
-    return {name: [token for chunk in row for token in chunk.token_ids] for name, row in chunks.items()}
+    return {name: tokens_of(row) for name, row in chunks.items()}
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +178,7 @@ def test_greedy_answer_goes_on_where_it_was_resumed(
     whole = greedy_answers[0]
     resumed = _request(0, draft_tokens, resume_ids=tuple(whole[:committed]))
     (row,) = drain(make_engine(draft), [resumed]).values()
-    assert [token for chunk in row for token in chunk.token_ids] == whole[committed:]
+    assert tokens_of(row) == whole[committed:]
     assert row[-1].counts.output_tokens == len(whole)
     assert row[-1].counts.prompt_tokens == len(PROMPTS[0])
 

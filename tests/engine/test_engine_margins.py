@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from slipstream_engine.engine import Engine
 from slipstream_engine.triton_response_sender import merge_chunks
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.types import Chunk, SamplingParams
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.engine.without_engine_time import without_engine_time
+from tests.engine.requests_and_answers import (
+    GREEDY,
+    PROMPT,
+    Drain,
+    Make,
+    generation_request,
+    text_of,
+    tokens_of,
+    without_engine_time,
+)
 
-Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
-Make = Callable[..., Engine]
-PROMPT = tuple(b"Reason for contact: delivery delay. ")
-GREEDY = SamplingParams(temperature=0.0)
+_request = partial(generation_request, max_tokens=24)
 
 
 class _Calls(TorchDispatchMode):
@@ -42,17 +48,8 @@ def _counted(name: str) -> Iterator[_Calls]:
         yield calls
 
 
-def _request(name: str, **changes: object) -> GenerationRequest:
-    values: dict[str, object] = {"request_id": name, "prompt_ids": PROMPT, "max_tokens": 24, "sampling": GREEDY}
-    return GenerationRequest(**{**values, **changes})  # type: ignore[arg-type]
-
-
 def _margins(row: list[Chunk]) -> list[float]:
     return [gap for chunk in row for gap in chunk.margins or ()]
-
-
-def _tokens(row: list[Chunk]) -> list[int]:
-    return [token for chunk in row for token in chunk.token_ids]
 
 
 def _expected(folder: Path, tokens: list[int]) -> list[float]:
@@ -75,16 +72,15 @@ def test_margins_are_the_gaps_of_transformers_logits(
     chunks = drain(make_engine(draft), [others[0], asked, others[1]])
     row = chunks["asked"]
     assert [len(chunk.margins or ()) for chunk in row] == [len(chunk.token_ids) for chunk in row]
-    assert _margins(row) == pytest.approx(_expected(pair_folder, _tokens(row)), abs=1e-3)
+    assert _margins(row) == pytest.approx(_expected(pair_folder, tokens_of(row)), abs=1e-3)
     assert {chunk.margins for name in ("before", "after") for chunk in chunks[name]} == {None}
 
 
 def test_asking_does_not_change_the_answer(make_engine: Make, drain: Drain) -> None:
     plain, asked = (drain(make_engine("close"), [_request("a", draft_tokens=4, margins=m)])["a"] for m in (False, True))
-    assert _tokens(plain) == _tokens(asked)
-    assert [chunk.counts for chunk in without_engine_time(plain)] == [
-        chunk.counts for chunk in without_engine_time(asked)
-    ]
+    assert tokens_of(plain) == tokens_of(asked)
+    counts = [[chunk.counts for chunk in without_engine_time(row)] for row in (plain, asked)]
+    assert counts[0] == counts[1]
 
 
 def test_a_step_without_a_request_that_asks_looks_for_no_second_best(make_engine: Make, drain: Drain) -> None:
@@ -98,9 +94,9 @@ def test_a_step_without_a_request_that_asks_looks_for_no_second_best(make_engine
 
 def test_tokens_that_a_stop_string_cuts_off_have_no_margin(make_engine: Make, drain: Drain) -> None:
     engine = make_engine("close")
-    whole = "".join(chunk.text for chunk in drain(engine, [_request("a")])["a"])
+    whole = text_of(drain(engine, [_request("a")])["a"])
     row = drain(engine, [_request("b", draft_tokens=5, margins=True, stop=(whole[6:9],))])["b"]
-    assert len(_margins(row)) == len(_tokens(row)) < 24
+    assert len(_margins(row)) == len(tokens_of(row)) < 24
 
 
 def test_merged_chunks_keep_all_margins(make_engine: Make, drain: Drain) -> None:

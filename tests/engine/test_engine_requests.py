@@ -6,7 +6,8 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,28 +23,19 @@ from slipstream_engine.model import Model
 from slipstream_engine.service import EngineService
 from slipstream_engine.settings import EngineSettings
 from slipstream_engine.tokenizer import Tokenizer
-from slipstream_engine.types import Chunk, FinishReason, GenerationRequest, SamplingParams
+from slipstream_engine.types import Chunk, FinishReason, SamplingParams
 
-from tests.engine.without_engine_time import without_engine_time
+from tests.engine.requests_and_answers import (
+    PROMPT,
+    Drain,
+    Make,
+    generation_request,
+    text_of,
+    tokens_of,
+    without_engine_time,
+)
 
-Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
-Make = Callable[..., Engine]
-GREEDY = SamplingParams(temperature=0.0)
-PROMPT = tuple(b"Reason for contact: delivery delay. ")
-
-
-def _request(name: str = "a", **changes: object) -> GenerationRequest:
-    values: dict[str, object] = {
-        "request_id": name,
-        "prompt_ids": PROMPT,
-        "max_tokens": 30,
-        "sampling": GREEDY,
-    }
-    return GenerationRequest(**{**values, **changes})  # type: ignore[arg-type]
-
-
-def _tokens(row: list[Chunk]) -> list[int]:
-    return [token for chunk in row for token in chunk.token_ids]
+_request = partial(generation_request, max_tokens=30)
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 1, 5])
@@ -53,7 +45,7 @@ def test_max_tokens_is_exact_whatever_the_draft_length(
 ) -> None:
     request = _request(max_tokens=max_tokens, draft_tokens=draft_tokens)
     (row,) = drain(make_engine("close"), [request]).values()
-    assert len(_tokens(row)) == max_tokens
+    assert len(tokens_of(row)) == max_tokens
     assert row[-1].finish_reason is FinishReason.LENGTH
     assert [chunk.finish_reason for chunk in row[:-1]] == [None] * (len(row) - 1)
 
@@ -63,7 +55,7 @@ def test_the_context_ends_an_answer(make_engine: Make, drain: Drain, draft_token
     request = _request(max_tokens=10_000, draft_tokens=draft_tokens)
     (row,) = drain(make_engine("close", context_tokens=64), [request]).values()
     assert row[-1].finish_reason is FinishReason.LENGTH
-    assert len(_tokens(row)) == 64 - len(PROMPT)
+    assert len(tokens_of(row)) == 64 - len(PROMPT)
 
 
 def test_a_draft_with_a_shorter_context_stops_drafting_not_decoding(
@@ -77,7 +69,7 @@ def test_a_draft_with_a_shorter_context_stops_drafting_not_decoding(
     config.write_text(config.read_text().replace('"max_position_embeddings": 160', '"max_position_embeddings": 48'))
     plain = drain(make_engine(None), [_request(max_tokens=60)])["a"]
     row = drain(make_engine(str(short)), [_request(max_tokens=60, draft_tokens=4)])["a"]
-    assert _tokens(row) == _tokens(plain)
+    assert tokens_of(row) == tokens_of(plain)
     assert 0 < row[-1].counts.drafted < 40
 
 
@@ -99,9 +91,9 @@ def test_eos_ends_an_answer_and_is_not_text(make_engine: Make, drain: Drain, dra
     ended = [row for row in answers if row[-1].finish_reason is FinishReason.STOP]
     assert ended, "no seed reached EOS: the test shows nothing"
     for row in ended:
-        assert _tokens(row)[-1] == 256
-        assert 256 not in _tokens(row)[:-1]
-        assert "<|end|>" not in "".join(chunk.text for chunk in row)
+        assert tokens_of(row)[-1] == 256
+        assert 256 not in tokens_of(row)[:-1]
+        assert "<|end|>" not in text_of(row)
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 1, 3, 7])
@@ -110,10 +102,10 @@ def test_stop_string_across_tokens_ends_the_answer_before_it(
 ) -> None:
     """Every byte is a token here, so that any stop string of three bytes spans three tokens, and often two steps."""
     engine = make_engine("close")
-    whole = "".join(chunk.text for chunk in drain(engine, [_request("w")])["w"])
+    whole = text_of(drain(engine, [_request("w")])["w"])
     stop = next(whole[i : i + 3] for i in range(8, 20) if whole[i : i + 3].isprintable())
     row = drain(engine, [_request("s", stop=("never seen", stop), draft_tokens=draft_tokens)])["s"]
-    assert "".join(chunk.text for chunk in row) == whole[: whole.index(stop)]
+    assert text_of(row) == whole[: whole.index(stop)]
     assert row[-1].finish_reason is FinishReason.STOP
 
 
@@ -121,7 +113,7 @@ def test_counts_add_up(make_engine: Make, drain: Drain) -> None:
     (row,) = drain(make_engine("close"), [_request(draft_tokens=4, max_tokens=50)]).values()
     counts = row[-1].counts
     assert counts.prompt_tokens == len(PROMPT)
-    assert counts.output_tokens == 50 == len(_tokens(row))
+    assert counts.output_tokens == 50 == len(tokens_of(row))
     # the prompt's last position gives one token, every step its accepted drafts and one of the target's own
     assert counts.output_tokens == 1 + counts.steps + counts.accepted
     assert 0 < counts.accepted <= counts.drafted <= 4 * counts.steps
@@ -177,9 +169,9 @@ def test_a_freed_slot_remembers_nothing(make_engine: Make, drain: Drain) -> None
 def test_a_reused_request_id_brings_its_own_sampling(make_engine: Make, drain: Drain) -> None:
     engine = make_engine(None)
     hot = SamplingParams(temperature=2.0, seed=3)
-    expected = _tokens(drain(make_engine(None), [_request(sampling=hot)])["a"])
+    expected = tokens_of(drain(make_engine(None), [_request(sampling=hot)])["a"])
     drain(engine, [_request()])
-    assert _tokens(drain(engine, [_request(sampling=hot)])["a"]) == expected
+    assert tokens_of(drain(engine, [_request(sampling=hot)])["a"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -393,17 +385,17 @@ def test_rejections_are_counted_where_they_happened(make_engine: Make, drain: Dr
 
 def test_accepted_tokens_after_a_stop_string_are_not_counted(make_engine: Make, drain: Drain) -> None:
     engine = make_engine("close")
-    whole = "".join(chunk.text for chunk in drain(engine, [_request("w")])["w"])
+    whole = text_of(drain(engine, [_request("w")])["w"])
     for start in range(4, 16):
         row = drain(engine, [_request("s", stop=(whole[start],), draft_tokens=7)])["s"]
-        assert row[-1].counts.accepted <= row[-1].counts.output_tokens == len(_tokens(row))
+        assert row[-1].counts.accepted <= row[-1].counts.output_tokens == len(tokens_of(row))
 
 
 def test_text_held_back_for_a_stop_string_comes_out_at_the_end(make_engine: Make, drain: Drain) -> None:
     engine = make_engine(None)
-    whole = "".join(chunk.text for chunk in drain(engine, [_request("w", max_tokens=10)])["w"])
+    whole = text_of(drain(engine, [_request("w", max_tokens=10)])["w"])
     row = drain(engine, [_request("s", max_tokens=10, stop=(whole[-2:] + "never",))])["s"]
-    assert "".join(chunk.text for chunk in row) == whole
+    assert text_of(row) == whole
 
 
 def test_a_short_prompt_passes_long_ones_and_the_oldest_is_not_starved(make_engine: Make) -> None:
@@ -431,14 +423,14 @@ def test_an_overflowing_request_ends_with_an_error_and_leaves_no_trace(
         target=str(folder), draft=str(folder), draft_kind="model", max_slots=2, threads=1, device="cpu"
     )
     good = _request("good", prompt_ids=(5, 6, 7), draft_tokens=2)
-    expected = _tokens(drain(load_engine(settings), [good])["good"])
+    expected = tokens_of(drain(load_engine(settings), [good])["good"])
     engine = load_engine(settings)
     bad = _request("bad", prompt_ids=(77,) * 90, draft_tokens=2)
     row = drain(engine, [bad])["bad"]
     assert row[-1].finish_reason is FinishReason.ERROR
     assert "not finite" in str(row[-1].error)
     neighbour = _request("neighbour", prompt_ids=tuple(range(70)), draft_tokens=2)
-    assert _tokens(drain(engine, [good, neighbour])["good"]) == expected
+    assert tokens_of(drain(engine, [good, neighbour])["good"]) == expected
 
 
 def test_a_released_slot_forgets_its_n_grams(make_engine: Make, drain: Drain) -> None:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from slipstream_engine.engine import Engine
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.types import Chunk, SamplingParams
 
-Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
-Make = Callable[..., Engine]
+from tests.engine.requests_and_answers import Drain, Make, generation_request, text_of, tokens_of
 
 # Of the random models' answers, where every byte is a token: half characters at most cuts, and some whole ones.
 STOPS = st.lists(st.text(st.sampled_from("abc \u00e9\ufffd"), min_size=1, max_size=3), max_size=2)
 CASES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def _request(**changes: Any) -> GenerationRequest:
-    values: dict[str, Any] = {"request_id": "a", "prompt_ids": tuple(b"abcabc \xc3"), "max_tokens": 30}
-    return GenerationRequest(**{**values, **changes})
+_request = partial(generation_request, prompt_ids=tuple(b"abcabc \xc3"), max_tokens=30)
 
 
 def _joined(row: list[Chunk]) -> tuple[str, list[int]]:
-    return "".join(chunk.text for chunk in row), [token for chunk in row for token in chunk.token_ids]
+    return text_of(row), tokens_of(row)
 
 
 @CASES

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,27 +17,9 @@ from slipstream_engine.service import EngineService
 from slipstream_engine.settings import EngineSettings
 from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
 
-from tests.engine.without_engine_time import without_engine_time
+from tests.engine.requests_and_answers import Drain, Make, generation_request, text_of, tokens_of, without_engine_time
 
-Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
-Make = Callable[..., Engine]
-GREEDY = SamplingParams(temperature=0.0)
-PROMPT = tuple(b"Reason for contact: delivery delay. ")
-
-
-def _request(name: str = "a", **changes: object) -> GenerationRequest:
-    values: dict[str, object] = {
-        "request_id": name,
-        "prompt_ids": PROMPT,
-        "max_tokens": 40,
-        "sampling": GREEDY,
-        "draft_tokens": 4,
-    }
-    return GenerationRequest(**{**values, **changes})  # type: ignore[arg-type]
-
-
-def _tokens(row: list[Chunk]) -> list[int]:
-    return [token for chunk in row for token in chunk.token_ids]
+_request = partial(generation_request, draft_tokens=4)
 
 
 def _run(engine: Engine, requests: list[GenerationRequest], *, stop_before: int) -> dict[str, list[Chunk]]:
@@ -73,8 +56,8 @@ def test_greedy_tokens_are_the_same_whichever_step_drafting_stops_at(embedded: E
     for stop_before in range(steps + 1):
         stopped = _run(embedded, requests, stop_before=stop_before)
         for name, row in stopped.items():
-            assert _tokens(row) == _tokens(undisturbed[name])
-            assert "".join(c.text for c in row) == "".join(c.text for c in undisturbed[name])
+            assert tokens_of(row) == tokens_of(undisturbed[name])
+            assert text_of(row) == text_of(undisturbed[name])
             assert row[-1].finish_reason is undisturbed[name][-1].finish_reason
         drafted.append(sum(row[-1].counts.drafted for row in stopped.values()))
     assert drafted[0] == 0
@@ -111,7 +94,7 @@ def test_a_sampled_answer_is_the_plain_one_whichever_step_drafting_stops_at(
     request = _request(sampling=SamplingParams(temperature=temperature, seed=seed), max_tokens=20)
     row = _run(make_engine(draft), [request], stop_before=stop_before)["a"]
     plain = _request("plain", sampling=request.sampling, max_tokens=20, draft_tokens=0)
-    assert _tokens(row) == _tokens(drain(make_engine(None), [plain])["plain"])
+    assert tokens_of(row) == tokens_of(drain(make_engine(None), [plain])["plain"])
 
 
 def test_stopping_reaches_prompts_that_are_half_taken_in_and_requests_that_wait(make_engine: Make) -> None:
@@ -203,4 +186,4 @@ def test_many_threads_may_stop_drafting_while_others_submit(service: EngineServi
         service.stop_drafting()
         alive[0].join(0.002)
     found = [answers.get_nowait() for _ in range(15)]
-    assert len({tuple(_tokens(row)) for row in found}) == 1
+    assert len({tuple(tokens_of(row)) for row in found}) == 1

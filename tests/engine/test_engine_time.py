@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -12,23 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_engine.engine import Engine
 from slipstream_engine.engine_time import EngineTime
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.types import Chunk
 
-Make = Callable[..., Engine]
-PROMPT = tuple(b"def add(a, b): return a + b")
+from tests.engine.requests_and_answers import Make, generation_request
+
 CPU = torch.device("cpu")
-
-
-def request(
-    name: str, *, draft_tokens: int = 0, max_tokens: int = 40, prompt: tuple[int, ...] = PROMPT
-) -> GenerationRequest:
-    return GenerationRequest(
-        request_id=name,
-        prompt_ids=prompt,
-        max_tokens=max_tokens,
-        sampling=SamplingParams(temperature=0.0),
-        draft_tokens=draft_tokens,
-    )
 
 
 def steps_of(engine: Engine) -> tuple[list[list[Chunk]], list[tuple[float, float]]]:
@@ -55,7 +42,7 @@ def test_times_of_all_requests_add_up_to_the_time_in_which_the_engine_was_busy(
     step, and the last ends in the last one, so that these two steps alone may count in part."""
     engine = make_engine(draft, max_slots=3, prefill_chunk_tokens=8)
     for index in range(7):
-        engine.add(request(str(index), draft_tokens=index % 4, max_tokens=10 + 12 * index))
+        engine.add(generation_request(str(index), draft_tokens=index % 4, max_tokens=10 + 12 * index))
     chunks, times = steps_of(engine)
     last = {chunk.request_id: chunk.counts.engine_s for step in chunks for chunk in step}
     assert len(last) == 7
@@ -65,10 +52,10 @@ def test_times_of_all_requests_add_up_to_the_time_in_which_the_engine_was_busy(
 
 def test_time_between_two_runs_is_charged_to_nobody(make_engine: Make) -> None:
     engine = make_engine("close")
-    engine.add(request("first", draft_tokens=2))
+    engine.add(generation_request("first", draft_tokens=2))
     steps_of(engine)
     time.sleep(0.5)
-    engine.add(request("second", draft_tokens=2))
+    engine.add(generation_request("second", draft_tokens=2))
     chunks, times = steps_of(engine)
     assert chunks[-1][0].counts.engine_s <= times[-1][1] - times[0][0]
 
@@ -76,7 +63,7 @@ def test_time_between_two_runs_is_charged_to_nobody(make_engine: Make) -> None:
 def test_each_of_four_plain_requests_in_a_batch_is_charged_a_quarter(make_engine: Make) -> None:
     engine = make_engine("close")
     for name in "abcd":
-        engine.add(request(name))
+        engine.add(generation_request(name))
     chunks, times = steps_of(engine)
     together = [index for index in range(1, len(chunks)) if len(chunks[index]) == len(chunks[index - 1]) == 4]
     assert len(together) > 30
@@ -90,8 +77,8 @@ def test_each_of_four_plain_requests_in_a_batch_is_charged_a_quarter(make_engine
 def test_request_with_drafts_is_charged_its_rows_and_the_draft(make_engine: Make) -> None:
     engine = make_engine("close")
     for name in "abc":
-        engine.add(request(name))
-    engine.add(request("fast", draft_tokens=4))
+        engine.add(generation_request(name))
+    engine.add(generation_request("fast", draft_tokens=4))
     chunks, _ = steps_of(engine)
     together = [index for index in range(1, len(chunks)) if len(chunks[index]) == len(chunks[index - 1]) == 4]
     assert len(together) > 5

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from slipstream_engine.engine import Engine
 from slipstream_engine.loading import load_engine
 from slipstream_engine.service import EngineService
 from slipstream_engine.settings import EngineSettings
 
-Make = Callable[..., Engine]
+from tests.engine.requests_and_answers import Make
 
 
 @pytest.fixture

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from slipstream_engine.draft_allocation import DraftRows
 from slipstream_engine.drafts import DraftRow, ModelDrafts, PromptLookup
-from slipstream_engine.engine import Engine
 from slipstream_engine.hybrid_drafts import HybridDrafts
 from slipstream_engine.model import Model
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.types import GenerationRequest, SamplingParams
 
-Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
-Make = Callable[..., Engine]
+from tests.engine.requests_and_answers import Drain, Make, generation_request
+
 CPU = torch.device("cpu")
 REPEATED, NEW = list(b"abcdefgabcd"), list(b"0123456789")
 
@@ -61,14 +59,7 @@ def test_the_engine_takes_the_likelier_draft(make_engine: Make, drain: Drain, mo
     monkeypatch.setattr(DraftRows, "note_drafting", lambda *_: None)
     engine = make_engine("ngram+close", max_draft_tokens=4)
     requests = [
-        GenerationRequest(
-            request_id=str(index),
-            prompt_ids=(*REPEATED, index),
-            max_tokens=60,
-            sampling=SamplingParams(temperature=0.0),
-            draft_tokens=4,
-            adaptive=True,
-        )
+        generation_request(str(index), prompt_ids=(*REPEATED, index), max_tokens=60, draft_tokens=4, adaptive=True)
         for index in range(8)
     ]
     counts = [row[-1].counts for row in drain(engine, requests).values()]
@@ -77,6 +68,4 @@ def test_the_engine_takes_the_likelier_draft(make_engine: Make, drain: Drain, mo
 
 
 def _request(name: str, prompt: list[int], sampling: SamplingParams) -> GenerationRequest:
-    return GenerationRequest(
-        request_id=name, prompt_ids=tuple(prompt), max_tokens=30, sampling=sampling, draft_tokens=3
-    )
+    return generation_request(name, prompt_ids=tuple(prompt), max_tokens=30, sampling=sampling, draft_tokens=3)

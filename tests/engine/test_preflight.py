@@ -17,7 +17,8 @@ from slipstream_engine.errors import DraftMismatchError
 from slipstream_engine.loading import load_engine
 from slipstream_engine.preflight import MAX_REPORT_BYTES, compare, main
 from slipstream_engine.settings import EngineSettings
-from slipstream_engine.types import GenerationRequest, SamplingParams
+
+from tests.engine.requests_and_answers import drain, generation_request, tokens_of
 
 
 def _without_weights(folder: Path, to: Path) -> Path:
@@ -118,22 +119,8 @@ def test_unwritable_report_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
 def _answer(engine: Engine) -> tuple[list[int], int]:
     """The tokens of one greedy answer that may have drafts, and how many it had."""
     prompt = engine.tokenizer.encode("Summarise: the customer was charged twice.")
-    engine.add(
-        GenerationRequest(
-            request_id="r",
-            prompt_ids=prompt,
-            max_tokens=24,
-            sampling=SamplingParams(temperature=0.0),
-            draft_tokens=4,
-        )
-    )
-    tokens: list[int] = []
-    drafted = 0
-    while engine.busy:
-        for chunk in engine.step():
-            tokens += chunk.token_ids
-            drafted = chunk.counts.drafted
-    return tokens, drafted
+    row = drain(engine, [generation_request(prompt_ids=prompt, max_tokens=24, draft_tokens=4)])["a"]
+    return tokens_of(row), row[-1].counts.drafted
 
 
 def test_engine_serves_the_target_plainly_where_it_was_told_to(

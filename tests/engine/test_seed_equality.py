@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from slipstream_engine.drafts import Drafts
 from slipstream_engine.engine import Engine
 from slipstream_engine.sequence import Sequence as RunningRequest
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.types import GenerationRequest, SamplingParams
 from slipstream_kernels import SamplingBatch
 from torch import Tensor
 
+from tests.engine.requests_and_answers import Drain, Make, tokens_of
 from tests.engine.seeded_runs import LONGEST_DRAFT, DisturbedRun, plain_tokens, sampled_requests
-
-Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
-Make = Callable[..., Engine]
 
 PROMPTS = [tuple(b"Reason for contact: delivery delay. "), tuple(b"abcabcabcabcab"), tuple(b"Z"), tuple(range(40, 90))]
 ARMS = ("close", "far", "eagle", "ngram", "ngram+close", None)
@@ -112,4 +110,4 @@ def test_an_answer_resumes_after_any_token_on_any_arm(make_engine: Make, drain: 
     arm, length = data.draw(st.sampled_from(ARMS[:-1])), data.draw(st.integers(0, LONGEST_DRAFT))
     changes: dict[str, Any] = {"resume_ids": tuple(whole[:kept]), "draft_tokens": length}
     row = drain(make_engine(arm), [msgspec.structs.replace(request, **changes)])["a"]
-    assert [token for chunk in row for token in chunk.token_ids] == whole[kept:]
+    assert tokens_of(row) == whole[kept:]

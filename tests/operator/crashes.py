@@ -56,7 +56,6 @@ def outcome(cluster: Cluster) -> JSON:
 def fresh(kube: KubeApiServer) -> Cluster:
     """A new namespace with `acme` in it, and the operator's rights."""
     namespace = kube.namespace(f"test-{uuid.uuid4().hex[:8]}")
-    grant(kube, namespace)
-    cluster = Cluster(kube.client(), namespace)
+    cluster = grant(kube, namespace)
     declare(cluster)
     return cluster

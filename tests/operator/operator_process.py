@@ -22,6 +22,7 @@ from tests.support.ports import lasting_ports
 USER = "operator"
 GROUP = "/apis/slipstream.dev/v1alpha1"
 START_TIMEOUT_S = 60.0
+RESYNC_S = 2.0
 
 _RULES: list[JSON] = [
     {
@@ -63,7 +64,7 @@ _RULES: list[JSON] = [
 Found = TypeVar("Found")
 
 
-def grant(kube: KubeApiServer, namespace: str) -> None:
+def grant(kube: KubeApiServer, namespace: str) -> Cluster:
     """Give the user `operator` its rights in a namespace."""
     kube.client().apply_yaml(
         [
@@ -83,6 +84,7 @@ def grant(kube: KubeApiServer, namespace: str) -> None:
         ],
         namespace=namespace,
     )
+    return Cluster(kube.client(), namespace)
 
 
 def revoke(kube: KubeApiServer, namespace: str) -> None:
@@ -271,10 +273,3 @@ def pair_spec(name: str) -> JSON:
         "draft": {"kind": "model", "source": "embedded:draft"},
         "serving": {"gpus": 0, "replicas": 1, "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}}},
     }
-
-
-def granted_cluster(kube: KubeApiServer, name: str) -> Cluster:
-    """A new namespace in which the user `operator` has its rights."""
-    namespace = kube.namespace(name)
-    grant(kube, namespace)
-    return Cluster(kube.client(), namespace)

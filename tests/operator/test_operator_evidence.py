@@ -7,7 +7,6 @@ import contextlib
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,17 +29,8 @@ SPEC: JSON = {
 
 
 @pytest.fixture
-def redis(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[RedisServer]:
-    (folder := tmp_path / "redis").mkdir()
-    server = RedisServer(folder, free_ports(1)[0])
-    yield server
-    server.kill()
-
-
-@pytest.fixture
 def cluster(kube: KubeApiServer, crds: None, namespace: str) -> Cluster:
-    grant(kube, namespace)
-    made = Cluster(kube.client(), namespace)
+    made = grant(kube, namespace)
     made.pair("acme")
     made.policy("acme", **SPEC)
     return made

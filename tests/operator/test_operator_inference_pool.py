@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.operator.operator_process import Cluster, OperatorProcess, granted_cluster
+from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.operator.pair_objects import JSON, VLLM_SPEC
 from tests.support.foreign_kinds import http_routes, inference_pools
 from tests.support.kube import KubeApiServer, install_definitions
@@ -16,7 +16,7 @@ from tests.support.polling import eventually
 @pytest.fixture(scope="module")
 def cluster(kube: KubeApiServer, crds: None) -> Cluster:
     install_definitions(kube, [inference_pools(), http_routes()])
-    return granted_cluster(kube, "operator-pool")
+    return grant(kube, kube.namespace("operator-pool"))
 
 
 @pytest.fixture(scope="module")

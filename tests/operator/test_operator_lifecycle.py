@@ -28,9 +28,7 @@ def own_kube(
 
 @pytest.fixture
 def cluster(own_kube: KubeApiServer) -> Cluster:
-    namespace = own_kube.namespace(f"test-{uuid.uuid4().hex[:8]}")
-    grant(own_kube, namespace)
-    return Cluster(own_kube.client(), namespace)
+    return grant(own_kube, own_kube.namespace(f"test-{uuid.uuid4().hex[:8]}"))
 
 
 def test_ends_within_seconds_of_sigterm(own_kube: KubeApiServer, cluster: Cluster, tmp_path: Path) -> None:
@@ -104,14 +102,13 @@ def test_rights_taken_away_end_the_process(own_kube: KubeApiServer, cluster: Clu
 def test_missing_definitions_are_waited_for_and_said(tmp_path: Path, install_crds: Callable[..., None]) -> None:
     with KubeApiServer(tmp_path / "kube") as bare:
         namespace = bare.namespace("bare")
-        grant(bare, namespace)
+        cluster = grant(bare, namespace)
         with OperatorProcess(bare, namespace, tmp_path) as operator:
             eventually(lambda: "no CRD of ModelPair and SpeculationPolicy" in operator.log())
             assert operator.is_alive()
             assert not operator.is_ready()
             install_crds(bare)
             operator.wait_ready()
-            cluster = Cluster(bare.client(), namespace)
             declare(cluster)
             eventually(lambda: is_done(cluster))
 

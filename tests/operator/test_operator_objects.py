@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from slipstream_core.manifest.reports import GatewayReport, WithheldServer, applied_key, object_key, report_lease
 
-from tests.operator.operator_process import Cluster, OperatorProcess, grant, granted_cluster, pair_spec
+from tests.operator.operator_process import RESYNC_S, Cluster, OperatorProcess, grant, pair_spec
 from tests.support.kube import KubeApiServer, KubeError
 from tests.support.polling import eventually
 
 FIELD_MANAGER = "slipstream-operator"
 CHILDREN = {"deployments", "services", "configmaps", "serviceaccounts", "poddisruptionbudgets"}
-RESYNC_S = 2.0
 QUIET_WITHIN_S = 90.0
 
 
 @pytest.fixture(scope="module")
 def cluster(kube: KubeApiServer, crds: None) -> Cluster:
-    return granted_cluster(kube, "operator-objects")
-
-
-@pytest.fixture(scope="module")
-def operator(
-    kube: KubeApiServer, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    folder = tmp_path_factory.mktemp("operator")
-    with OperatorProcess(kube, cluster.namespace, folder, "--resync", str(RESYNC_S)) as running:
-        yield running.wait_ready()
+    return grant(kube, kube.namespace("operator-objects"))
 
 
 @pytest.fixture(autouse=True)
@@ -231,16 +220,6 @@ def test_spec_that_cannot_be_served_is_said_and_its_children_stay(cluster: Clust
     after = cluster.children("broken")
     assert after["deployments"]["metadata"]["uid"] == before["deployments"]["metadata"]["uid"]
     assert after["deployments"]["metadata"]["generation"] == before["deployments"]["metadata"]["generation"]
-
-
-@pytest.fixture
-def by_events(kube: KubeApiServer, crds: None, namespace: str, tmp_path: Path) -> Iterator[Cluster]:
-    """A namespace whose operator looks only where something has changed: its first resync is beyond the test."""
-    grant(kube, namespace)
-    cluster = Cluster(kube.client(), namespace)
-    with OperatorProcess(kube, cluster.namespace, tmp_path, "--resync", "3600") as running:
-        running.wait_ready()
-        yield cluster
 
 
 def test_kill_lands_in_the_status_by_an_event_and_is_an_event(by_events: Cluster) -> None:

@@ -19,8 +19,7 @@ LABEL = "slipstream.dev/release"
 
 @pytest.fixture
 def cluster(kube: KubeApiServer, crds: None, namespace: str) -> Cluster:
-    grant(kube, namespace)
-    return Cluster(kube.client(), namespace)
+    return grant(kube, namespace)
 
 
 def test_second_release_changes_nothing_and_names_the_first(

@@ -8,7 +8,7 @@ from pathlib import Path
 from slipstream_core.manifest.reports import GatewayReport, pair_object_key, report_lease
 from slipstream_operator.reconcile.usage import IN_USE_FOR
 
-from tests.operator.operator_process import Cluster, OperatorProcess, grant
+from tests.operator.operator_process import OperatorProcess, grant
 from tests.support.kube import KubeApiServer
 from tests.support.polling import eventually
 
@@ -19,8 +19,7 @@ WAIT_S = 120.0
 def test_rename_is_accepted_without_another_event_when_the_last_request_is_old_enough(
     kube: KubeApiServer, crds: None, namespace: str, tmp_path: Path
 ) -> None:
-    grant(kube, namespace)
-    cluster = Cluster(kube.client(), namespace)
+    cluster = grant(kube, namespace)
 
     def is_in_use() -> bool:
         return (cluster.client.get(cluster.path("modelpairs", "acme")).get("status") or {}).get("inUse") is True

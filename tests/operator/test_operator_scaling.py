@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from slipstream_core.manifest.reports import GatewayReport, object_key, report_lease
 
-from tests.operator.operator_process import Cluster, OperatorProcess, grant, granted_cluster, pair_spec, settled
+from tests.operator.operator_process import RESYNC_S, Cluster, OperatorProcess, grant, pair_spec, settled
 from tests.operator.pair_objects import GROUP_SPEC, JSON
 from tests.support.foreign_kinds import leader_worker_sets, scaled_objects
 from tests.support.kube import KubeApiServer, install_definitions
 from tests.support.polling import eventually
 
-RESYNC_S = 2.0
 PROMETHEUS = "http://prometheus.monitoring:9090"
 SERVERS = {"gpus": 0}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def definitions(kube: KubeApiServer) -> None:
+    install_definitions(kube, [leader_worker_sets(), scaled_objects()])
+
+
 @pytest.fixture(scope="module")
 def cluster(kube: KubeApiServer, crds: None) -> Cluster:
-    install_definitions(kube, [leader_worker_sets(), scaled_objects()])
-    return granted_cluster(kube, "operator-scaling")
-
-
-@pytest.fixture(scope="module")
-def operator(
-    kube: KubeApiServer, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    folder = tmp_path_factory.mktemp("operator")
-    with OperatorProcess(kube, cluster.namespace, folder, "--resync", str(RESYNC_S)) as running:
-        yield running.wait_ready()
+    return grant(kube, kube.namespace("operator-scaling"))
 
 
 def workload(cluster: Cluster, name: str) -> str:
@@ -117,17 +110,6 @@ def test_two_owners_of_the_number_are_refused(kube: KubeApiServer, cluster: Clus
     assert "spec.serving.replicas has no effect with spec.serving.autoscaling" in message.replace(":", "")
 
 
-@pytest.fixture
-def by_events(kube: KubeApiServer, crds: None, namespace: str, tmp_path: Path) -> Iterator[Cluster]:
-    """A namespace whose operator looks only where something has changed: its first resync is beyond the test."""
-    install_definitions(kube, [leader_worker_sets(), scaled_objects()])
-    grant(kube, namespace)
-    cluster = Cluster(kube.client(), namespace)
-    with OperatorProcess(kube, cluster.namespace, tmp_path, "--resync", "3600") as running:
-        running.wait_ready()
-        yield cluster
-
-
 def test_a_waiting_request_starts_the_first_server_by_an_event(by_events: Cluster) -> None:
     cluster = by_events
     cluster.declare("ModelPair", "asleep", autoscaled("asleep", minReplicas=0))
@@ -155,10 +137,8 @@ def test_a_scaled_object_takes_the_place_of_a_horizontal_pod_autoscaler(
     kube: KubeApiServer, crds: None, tmp_path: Path
 ) -> None:
     """The operator gets the address of Prometheus later than the pair its autoscaler."""
-    install_definitions(kube, [leader_worker_sets(), scaled_objects()])
     namespace = kube.namespace("operator-keda")
-    grant(kube, namespace)
-    cluster = Cluster(kube.client(), namespace)
+    cluster = grant(kube, namespace)
     cluster.declare("ModelPair", "auto", autoscaled("auto"))
     with OperatorProcess(kube, namespace, tmp_path) as before:
         before.wait_ready()

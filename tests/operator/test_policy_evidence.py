@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -60,16 +59,9 @@ class Operator:
 
 
 @pytest.fixture
-def server(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path, free_ports(1)[0])
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def gateway(server: RedisServer) -> AsyncIterator[RedisStore]:
+async def gateway(redis: RedisServer) -> AsyncIterator[RedisStore]:
     """A gateway's store, which writes."""
-    store = RedisStore(server.url, pairs=tuple, interval_s=0.01, stream_entries=10_000)
+    store = RedisStore(redis.url, pairs=tuple, interval_s=0.01, stream_entries=10_000)
     task = asyncio.create_task(store.run(lambda _: None))
     yield store
     task.cancel()
@@ -96,9 +88,9 @@ def send(gateway: RedisStore, count: int, name: str = CODE, **more: object) -> N
 
 
 async def test_each_outcome_counts_once_across_restarts_in_the_middle(
-    server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
+    redis: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
 ) -> None:
-    first = operator(server.url)
+    first = operator(redis.url)
     send(gateway, 500)
     await soon(lambda: first.seen() >= 100, "some outcomes")
     checkpoint = first.evidence.checkpoint(KEY, EMPTY)
@@ -106,7 +98,7 @@ async def test_each_outcome_counts_once_across_restarts_in_the_middle(
     await soon(lambda: first.seen() == 1_000, "the outcomes that the checkpoint does not have")
     await first.stop()
     send(gateway, 500)
-    second = operator(server.url, checkpoint)
+    second = operator(redis.url, checkpoint)
     assert second.lost is None
     await soon(lambda: second.seen() >= 1_500, "everything")
     await asyncio.sleep(0.1)
@@ -115,29 +107,29 @@ async def test_each_outcome_counts_once_across_restarts_in_the_middle(
 
 
 async def test_redis_that_was_emptied_is_gone_on_with(
-    server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator], caplog: pytest.LogCaptureFixture
+    redis: RedisServer, gateway: RedisStore, operator: Callable[..., Operator], caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = operator(server.url)
+    one = operator(redis.url)
     send(gateway, 100)
     await soon(lambda: one.seen() == 100, "the first")
     checkpoint = one.evidence.checkpoint(KEY, EMPTY)
     await one.stop()
     send(gateway, 64)
     await soon(lambda: gateway.status().buffered == 0, "stored")
-    with server.client() as client:
+    with redis.client() as client:
         client.flushall()
-    other = operator(server.url, checkpoint)
+    other = operator(redis.url, checkpoint)
     send(gateway, 50)
     await soon(lambda: other.seen() == 150, "what was there and what came")
     assert "Redis removed 64 outcomes before they were read" in caplog.text
 
 
 async def test_nothing_is_read_before_it_is_known_where_the_classes_are(
-    server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
+    redis: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
 ) -> None:
     send(gateway, 30)
     await soon(lambda: gateway.status().stored == 30, "stored")
-    one = operator(server.url, follows=False)
+    one = operator(redis.url, follows=False)
     await asyncio.sleep(0.2)
     assert one.evidence.facts(KEY) == {}
     since = rfc3339(datetime.now(UTC).replace(microsecond=0))
@@ -151,34 +143,34 @@ async def test_nothing_is_read_before_it_is_known_where_the_classes_are(
 
 
 async def test_before_the_first_read_silence_proves_nothing(
-    server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
+    redis: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
 ) -> None:
-    one = operator(server.url)
+    one = operator(redis.url)
     send(gateway, 20)
     await soon(lambda: one.seen() == 20, "outcomes")
     checkpoint = one.evidence.checkpoint(KEY, EMPTY)
     await one.stop()
-    server.kill()
-    later = operator(server.url, checkpoint)
+    redis.kill()
+    later = operator(redis.url, checkpoint)
     facts = later.evidence.facts(KEY)[CODE]
     assert not facts.complete
     assert facts.last_outcome_s == later.now_s
     assert later.evidence.is_connected(KEY)
     later.now_s += GRACE_S
     assert not later.evidence.is_connected(KEY)
-    server.start()
+    redis.start()
     await soon(lambda: later.evidence.is_connected(KEY), "connected")
     assert later.evidence.facts(KEY)[CODE].complete
 
 
 async def test_store_that_is_away_for_a_moment_is_no_news(
-    server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
+    redis: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
 ) -> None:
-    one = operator(server.url)
+    one = operator(redis.url)
     await soon(lambda: one.evidence.is_connected(KEY) and one.evidence.facts(KEY) == {}, "connected")
     send(gateway, 1)
     await soon(lambda: one.seen() == 1, "read")
-    server.kill()
+    redis.kill()
     await soon(lambda: not gateway.status().connected, "noticed")
     assert one.evidence.is_connected(KEY)
 
@@ -190,9 +182,9 @@ async def test_store_that_is_away_for_a_moment_is_no_news(
 
 
 async def test_only_what_belongs_to_a_policy_in_force_is_kept(
-    server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
+    redis: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
 ) -> None:
-    one = operator(server.url)
+    one = operator(redis.url)
     send(gateway, 5, pair="team/other")
     gateway.append(observation(LONG, Arm.SPECULATIVE, time_s=1.0))  # long before the policy was made
     send(gateway, 5)
@@ -207,9 +199,9 @@ async def test_only_what_belongs_to_a_policy_in_force_is_kept(
 
 
 async def test_policy_that_cannot_be_read_is_still_guarded_after_a_restart(
-    server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
+    redis: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
 ) -> None:
-    one = operator(server.url, policy=None)
+    one = operator(redis.url, policy=None)
     send(gateway, 30, status="upstream_failed")
     await soon(lambda: CODE in one.evidence.facts(KEY), "heard of it")
     await soon(lambda: one.evidence.facts(KEY)[CODE].errors.failures == 30, "its errors")
@@ -219,9 +211,9 @@ async def test_policy_that_cannot_be_read_is_still_guarded_after_a_restart(
 
 
 async def test_outcomes_of_a_pause_only_show_that_the_class_is_alive(
-    server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
+    redis: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
 ) -> None:
-    one = operator(server.url)
+    one = operator(redis.url)
     one.evidence.follow(KEY, EMPTY, paused=True)
     send(gateway, 20)
     await soon(lambda: bool(one.evidence.facts(KEY)), "heard of it")
@@ -229,8 +221,8 @@ async def test_outcomes_of_a_pause_only_show_that_the_class_is_alive(
     assert one.seen() == 0
 
 
-async def test_broken_checkpoint_is_told_and_replaced(server: RedisServer, operator: Callable[..., Operator]) -> None:
-    one = operator(server.url, "bm90IG91cnM=")
+async def test_broken_checkpoint_is_told_and_replaced(redis: RedisServer, operator: Callable[..., Operator]) -> None:
+    one = operator(redis.url, "bm90IG91cnM=")
     assert one.lost is not None
     assert (one.lost.type, one.lost.reason) == ("Warning", CHECKPOINT_LOST)
     assert "status.checkpoint" in one.lost.message

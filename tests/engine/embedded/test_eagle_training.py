@@ -14,7 +14,8 @@ from slipstream_engine.embedded.corpus import example
 from slipstream_engine.loading import load_engine
 from slipstream_engine.settings import EngineSettings
 from slipstream_engine.tokenizer import Tokenizer
-from slipstream_engine.types import GenerationRequest, SamplingParams
+
+from tests.engine.requests_and_answers import drain, generation_request, tokens_of
 
 
 @pytest.fixture(scope="module")
@@ -59,24 +60,13 @@ def test_a_head_is_trained_on_the_targets_answers_and_drafts(
 
     engine = load_engine(EngineSettings(target=str(TARGET_DIR), draft=str(head), draft_kind="model", threads=1))
     ids = tokenizer.render_chat(_messages(6, 0))
-    for name, drafts in (("plain", 0), ("drafted", 3)):
-        engine.add(
-            GenerationRequest(
-                request_id=name,
-                prompt_ids=tuple(ids),
-                max_tokens=64,
-                sampling=SamplingParams(temperature=0.0),
-                draft_tokens=drafts,
-            )
-        )
-    found: dict[str, list[int]] = {"plain": [], "drafted": []}
-    counts = {}
-    while engine.busy:
-        for chunk in engine.step():
-            found[chunk.request_id] += chunk.token_ids
-            counts[chunk.request_id] = chunk.counts
-    assert found["plain"] == found["drafted"]
-    assert counts["drafted"].accepted > 0
+    requests = [
+        generation_request(name, prompt_ids=tuple(ids), max_tokens=64, draft_tokens=drafts)
+        for name, drafts in (("plain", 0), ("drafted", 3))
+    ]
+    found = drain(engine, requests)
+    assert tokens_of(found["plain"]) == tokens_of(found["drafted"])
+    assert found["drafted"][-1].counts.accepted > 0
 
 
 def test_frequent_tokens_are_those_of_answers() -> None:

@@ -1,0 +1,45 @@
+"""Requests to the engines of the tests, and what their chunks say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+from slipstream_engine.engine import Engine
+from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+
+Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
+Make = Callable[..., Engine]
+GREEDY = SamplingParams(temperature=0.0)
+PROMPT = tuple(b"Reason for contact: delivery delay. ")
+
+
+def generation_request(name: str = "a", **changes: Any) -> GenerationRequest:
+    """A greedy request with `changes`."""
+    fields: dict[str, Any] = {"request_id": name, "prompt_ids": PROMPT, "max_tokens": 40, "sampling": GREEDY}
+    return GenerationRequest(**{**fields, **changes})
+
+
+def drain(engine: Engine, requests: list[GenerationRequest]) -> dict[str, list[Chunk]]:
+    """Run requests to their ends; their chunks by request id."""
+    for request in requests:
+        engine.add(request)
+    chunks: dict[str, list[Chunk]] = {request.request_id: [] for request in requests}
+    while engine.busy:
+        for chunk in engine.step():
+            chunks[chunk.request_id].append(chunk)
+    return chunks
+
+
+def tokens_of(chunks: Iterable[Chunk]) -> list[int]:
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+def text_of(chunks: Iterable[Chunk]) -> str:
+    return "".join(chunk.text for chunk in chunks)
+
+
+def without_engine_time(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """`chunks` without their engine times, so that those of different runs are comparable."""
+    return [replace(chunk, counts=replace(chunk.counts, engine_s=None)) for chunk in chunks]
