@@ -95,6 +95,7 @@ def run(monkeypatch: pytest.MonkeyPatch, file: Path, *options: str) -> tuple[obj
     return ended.value.code, json.loads(file.read_text().splitlines()[-1])
 
 
+@pytest.mark.integration  # the row names the commit, by git
 def test_a_run_ends_with_a_row_of_its_circumstances_and_figures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_run_ends_with_a_row_of_its_circumstances_and_figures(
     assert row.keys() == {"benchmark", "commit", "date", "machine", "smoke", "options", "rows"}
 
 
+@pytest.mark.integration  # the row names the commit, by git
 @pytest.mark.parametrize(
     ("options", "count"), [(("--smoke",), 1), (("--smoke", "--count", "7"), 7), (("--count", "7"), 7)]
 )
@@ -113,6 +115,7 @@ def test_a_smoke_run_is_small_unless_an_option_is_given(
     assert run(monkeypatch, tmp_path / "row.jsonl", *options)[1]["options"] == {"count": count}
 
 
+@pytest.mark.integration  # the row names the commit, by git
 def test_a_wrong_answer_fails_the_run_and_keeps_its_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status, row = run(monkeypatch, tmp_path / "row.jsonl", "--count", "13")
     assert (status, row["rows"][0]["count"]) == (1, 13)

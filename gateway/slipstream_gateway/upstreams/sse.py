@@ -43,8 +43,9 @@ class EventSplitter:
 
     def _with_line_feeds(self, data: bytes) -> bytes:
         if self._has_returned and data.startswith(b"\n"):
-            data = data[1:]
-        self._has_returned = data.endswith(b"\r")
+            data, self._has_returned = data[1:], False
+        if data:
+            self._has_returned = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 

@@ -53,6 +53,7 @@ async def send_first(channel: CaptureChannel, first: KeptAnswer) -> None:
         channel.send(first)
 
 
+@pytest.mark.integration
 async def test_an_answer_that_cannot_be_encoded_costs_no_other(tmp_path: Path) -> None:
     answers = [answer(number) for number in range(ENCODED_AT_ONCE + 3)]
     answers[1] = msgspec.structs.replace(answers[1], usage=Usage(drafted=TOO_LARGE))

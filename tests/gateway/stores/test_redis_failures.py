@@ -298,7 +298,7 @@ async def test_what_redis_refuses_to_hand_out_does_not_count_as_read(redis_serve
         await soon(lambda: reader.store.is_read("acme"), "read again, once it is allowed")
 
 
-def test_outcomes_that_were_refused_are_tried_with_a_single_batch(observation: Any) -> None:
+def test_outcomes_that_were_refused_are_tried_with_a_single_batch() -> None:
     now_s = 0.0
     outbox = Outbox(limit=10 * BATCH, clock=lambda: now_s)
     for number in range(3 * BATCH):

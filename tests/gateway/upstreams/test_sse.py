@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from slipstream_core.errors import UpstreamFailed
 from slipstream_gateway.upstreams.base import Usage
@@ -43,6 +43,7 @@ def test_any_cut_gives_every_event_whole_and_in_order(stream: tuple[list[bytes],
     assert splitter.tail == b""
 
 
+@example(([b"data: 1\n\n"], [b"data: 1\r", b"", b"\n\r\n"]), b"d")
 @given(cut_streams(), st.binary(min_size=1, max_size=9).filter(lambda tail: not {*tail} & {*b"\r\n"}))
 def test_half_an_event_is_never_let_through(stream: tuple[list[bytes], list[bytes]], half: bytes) -> None:
     events, parts = stream
