@@ -354,10 +354,11 @@ def test_any_values_in_known_fields_are_a_request_or_an_invalid_request(fields: 
     with contextlib.suppress(InvalidRequest):
         assert field_bytes(parse_chat_request(raw).raw) == field_bytes(raw)
     with contextlib.suppress(InvalidRequest):
+        passed_on = field_bytes(parse_completion_request(raw).raw)  # `raw` may be no JSON: Python writes Infinity
         sent = dict(field_bytes(raw))
         if sent.get("max_completion_tokens", b"null") != b"null":
             sent["max_tokens"] = sent.pop("max_completion_tokens")
-        assert dict(field_bytes(parse_completion_request(raw).raw)) == sent
+        assert dict(passed_on) == sent
 
 
 def field_bytes(raw: bytes) -> list[tuple[str, bytes]]:
