@@ -12,7 +12,7 @@ help:
 	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
 	@echo "             ARGS='--model smollm2')"
 	@echo "make test    the suite that CI runs: real Triton, vLLM, Redis and Kubernetes API server, all but the tests marked slow"
-	@echo "             (ARGS='-k kill', ARGS=tests/gateway/api; ARGS='-n 4' for more workers than two)"
+	@echo "             (ARGS='-k kill', ARGS=tests/gateway/api; ARGS='-n 4' for more workers than three)"
 	@echo "make test-fast  unit tests only, a minute: no servers, no PyTorch"
 	@echo "make test-slow  the tests marked slow: most samples, trainings, cluster stories; CI runs a quarter of them"
 	@echo "make lint    ruff, mypy and the import contracts"

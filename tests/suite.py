@@ -1,4 +1,4 @@
-"""`make test`: the suite on two workers, because most of it waits for servers.
+"""`make test`: the suite on three workers, because most of it waits for servers.
 
 Before the tests, missing programs are installed, and vLLM and SmolLM2 come into the user's cache folder: the first time
 takes minutes, which no test should. Options such as `-k` or `--durations=20` go to pytest; with a path among them, it
@@ -17,7 +17,7 @@ from slipstream_tools.up.vllm_install import install_vllm
 
 from tests.support import programs
 
-_WORKERS = 2  # more than that wait for the processor: each worker has servers of its own
+_WORKERS = 3  # for two processors: a third of the time goes into waits
 _OPTIONS = ("-n", str(_WORKERS), "--dist", "loadscope")
 
 
