@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from slipstream_operator import command as operator_command
+from slipstream_tools.gateway import options as gateway_options
 
 JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]
 Only = Callable[..., JSON]
 
-COMMANDS = {"gateway": "slipstream_tools.gateway.command", "operator": "slipstream_operator.command"}
+COMMANDS = {"gateway": gateway_options.add_arguments, "operator": operator_command.add_arguments}
 
 
 def parsed(component: str, container: JSON) -> argparse.Namespace:
@@ -22,7 +23,7 @@ def parsed(component: str, container: JSON) -> argparse.Namespace:
     name, *arguments = container["args"]
     assert name == component
     parser = argparse.ArgumentParser(exit_on_error=False)
-    importlib.import_module(COMMANDS[component]).add_arguments(parser)
+    COMMANDS[component](parser)
     return parser.parse_args(arguments)
 
 
