@@ -16,6 +16,7 @@ Acceptance = Literal["equality", "rejection", "synthetic"]
 TOKEN_VARIABLE = "SLIPSTREAM_VLLM_TOKEN"
 ACCEPTANCE_VARIABLE = "SLIPSTREAM_VLLM_ACCEPTANCE"
 _ACCEPTANCE_KEY = "slipstream_acceptance"
+_V2_TESTED = (0, 32)  # no other release's V2 runner starts on CPUs, where it is tested
 
 
 def control_token() -> str | None:
@@ -40,8 +41,12 @@ def fix_acceptance(vllm_config: Any) -> None:
 
 def has_v2_equality() -> bool:
     """Whether this vLLM has the V2 sampler that `acceptance_v2` extends: since 0.32."""
+    return _release() >= (0, 32)
+
+
+def _release() -> tuple[int, int]:
     major, minor, *_ = vllm.__version__.split(".")
-    return (int(major), int(minor)) >= (0, 32)
+    return int(major), int(minor)
 
 
 def _configured_acceptance() -> Acceptance | None:
@@ -55,7 +60,8 @@ def _configured_acceptance() -> Acceptance | None:
 
 
 def _default_acceptance(vllm_config: Any) -> Acceptance:
-    """`equality` on CPUs, where vLLM's V1 sampler is broken, and on the V2 runner, where it costs nothing.
+    """`equality` on CPUs, where vLLM's V1 sampler is broken, and on the V2 runner of the tested release,
+    where it costs nothing.
 
     A configuration that chooses the verification of vLLM, or drafts for it, keeps `rejection`.
     """
@@ -64,5 +70,5 @@ def _default_acceptance(vllm_config: Any) -> Acceptance:
         speculative.rejection_sample_method != "standard" or speculative.draft_sample_method != "greedy"
     )
     if vllm_config.use_v2_model_runner:
-        return "rejection" if chosen or not has_v2_equality() else "equality"
+        return "rejection" if chosen or _release() != _V2_TESTED else "equality"
     return "equality" if current_platform.is_cpu() else "rejection"

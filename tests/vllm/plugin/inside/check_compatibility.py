@@ -96,22 +96,24 @@ def test_the_v2_runner_with_a_draft_model_gets_a_warning(config: Any, monkeypatc
     assert compatibility.warning(config) is None
 
 
-@pytest.mark.parametrize(("release", "rule"), [("0.31.0", "rejection"), ("0.32.0", "equality")])
-def test_equality_on_v2_needs_its_sampler(monkeypatch: pytest.MonkeyPatch, release: str, rule: str) -> None:
-    monkeypatch.setattr(vllm, "__version__", release)
+@pytest.mark.parametrize(
+    ("release", "default", "supported"),
+    [("0.31.0", "rejection", False), ("0.32.0", "equality", True), ("0.33.0", "rejection", True)],
+)
+def test_equality_on_v2_needs_its_sampler(
+    monkeypatch: pytest.MonkeyPatch, release: str, default: str, supported: bool
+) -> None:
     config = configuration(TARGET, asynchronous=False)
+    monkeypatch.setattr(vllm, "__version__", release)
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
     settings.fix_acceptance(config)
-    assert settings.acceptance(config) == rule
+    assert settings.acceptance(config) == default
     monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", "equality")
     settings.fix_acceptance(config)
-    with (
-        contextlib.nullcontext()
-        if rule == "equality"
-        else pytest.raises(
-            UnsupportedServerError, match=r"needs vLLM 0\.32 or later, this is 0\.31\.0: set VLLM_USE_V2_MODEL_RUNNER=0"
-        )
-    ):
+    refused = pytest.raises(
+        UnsupportedServerError, match=r"needs vLLM 0\.32 or later, this is 0\.31\.0: set VLLM_USE_V2_MODEL_RUNNER=0"
+    )
+    with contextlib.nullcontext() if supported else refused:
         compatibility.check_configuration(config)
 
 

@@ -10,7 +10,6 @@ import pytest
 from slipstream_tools.up.vllm_environment import VllmInstall
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.support.vllm_v2 import v2_environment
 from tests.vllm.conftest import DRAFT_TOKENS, VllmStarter
 from tests.vllm.plugin.client import Refused, Server, summaries, together
 from tests.vllm.plugin.releases.conftest import BORROWED_KERNELS, RELEASES
@@ -21,14 +20,14 @@ LENGTHS = (0, 4, 0, 2, 1, 3)
 FOR_CPUS = {"VLLM_TARGET_DEVICE": "cpu"}  # the release with borrowed kernels would look for a GPU
 # On CPUs, a draft model ends the engine of this release ("Cannot inspect kernel parameters"), without the plugin too.
 NGRAM_ONLY = "0.30.0"
-# Before 0.32, the plugin has no equality on the V2 model runner; in 0.29 that runner has no draft models.
-V2_EQUALITY = (
-    "check_compatibility.py::test_the_default_rule_depends_on_the_runner_and_the_configuration",
-    "check_compatibility.py::test_equality_with_watermarks_is_refused",
-)
+# Equality on the V2 model runner is the default in 0.32 alone, and watermarks are checked where it is supported.
+V2_DEFAULT = "check_compatibility.py::test_the_default_rule_depends_on_the_runner_and_the_configuration"
+WATERMARKS = "check_compatibility.py::test_equality_with_watermarks_is_refused"
 DESELECTED = {
-    "0.29.0": (*V2_EQUALITY, "check_compatibility.py::test_the_warning_is_logged_at_start"),
-    "0.31.0": V2_EQUALITY,
+    # The V2 model runner of 0.29 has no draft models.
+    "0.29.0": (V2_DEFAULT, WATERMARKS, "check_compatibility.py::test_the_warning_is_logged_at_start"),
+    "0.31.0": (V2_DEFAULT, WATERMARKS),
+    "0.33.0": (V2_DEFAULT,),
 }
 
 
@@ -40,15 +39,12 @@ def test_inside_vllm(release: Callable[[str], VllmInstall], version: str, tmp_pa
     assert passed == {path.name: True for path in INSIDE.glob("check_*.py")}, report.output[-8000:]
 
 
-@pytest.fixture(
-    params=[*((version, 1) for version in RELEASES), (BORROWED_KERNELS, 2)], ids="vLLM-{0[0]}-V{0[1]}".format
-)
+@pytest.fixture(params=RELEASES)
 def server(
     request: pytest.FixtureRequest, release: Callable[[str], VllmInstall], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[VllmServer]:
-    version, runner = request.param
-    env = FOR_CPUS if version == BORROWED_KERNELS else {}
-    starter = VllmStarter(release(version), tmp_path_factory, {**env, **(v2_environment() if runner == 2 else {})})
+    version: str = request.param
+    starter = VllmStarter(release(version), tmp_path_factory, FOR_CPUS if version == BORROWED_KERNELS else None)
     try:
         yield starter(method="ngram" if version == NGRAM_ONLY else "draft_model", extra=("--enforce-eager",))
     finally:
