@@ -11,7 +11,7 @@ from slipstream_core.manifest import parse_resource, resolve
 from slipstream_core.manifest.grants import read_grants
 from slipstream_core.settings import Grants, KeyGrant, NameGrant
 
-JSON = dict[str, Any]
+from tests.gateway.manifest.objects import JSON, resource
 
 HOSTS = ("vllm.team-a.svc", ".models.svc", "10.0.0.7")
 GRANTS = Grants(api_keys={"TEAM_A_KEY": KeyGrant(namespaces=("team-a",), hosts=HOSTS)})
@@ -19,8 +19,7 @@ GRANTS = Grants(api_keys={"TEAM_A_KEY": KeyGrant(namespaces=("team-a",), hosts=H
 
 def pair(engine: JSON, *, namespace: str = "team-a", name: str = "acme", created: str = "") -> JSON:
     metadata = {"name": name, "namespace": namespace, "creationTimestamp": created}
-    spec = {"model": "acme", "engine": engine}
-    return {"apiVersion": "slipstream.dev/v1alpha1", "kind": "ModelPair", "metadata": metadata, "spec": spec}
+    return resource("ModelPair", {"model": "acme", "engine": engine}, **metadata)
 
 
 def external(*endpoints: str, key: str | None = "TEAM_A_KEY") -> JSON:

@@ -9,22 +9,12 @@ import pytest
 from slipstream_core.manifest import Resolution, resolve
 from slipstream_core.manifest.versions import name_holder_of, parse_version, version_key
 
-JSON = dict[str, Any]
+from tests.gateway.manifest.objects import JSON, pair_spec, resource
 
 
 def pair(name: str, namespace: str, *, created: int, holder: JSON | None = None, **more: JSON) -> JSON:
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "ModelPair",
-        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": f"2026-01-01T00:00:0{created}Z"},
-        "spec": {
-            "model": "x",
-            "target": {"source": "./t"},
-            "draft": {"kind": "ngram"},
-            "engine": {"kind": "slipstream"},
-        },
-        "status": {"nameHolder": holder, **more},
-    }
+    metadata = {"name": name, "namespace": namespace, "creationTimestamp": f"2026-01-01T00:00:0{created}Z"}
+    return resource("ModelPair", pair_spec("x"), **metadata) | {"status": {"nameHolder": holder, **more}}
 
 
 def kept(*, until: str | None = None, namespace: str = "team-a") -> JSON:

@@ -8,35 +8,20 @@ from typing import Any
 import pytest
 from slipstream_core.manifest.versions import Rename, parse_version, pending_rename
 
-JSON = dict[str, Any]
+from tests.gateway.manifest.objects import JSON, pair_spec, resource
+
 ALLOW = "slipstream.dev/allow-rename"
-
-
-def spec(model: str, **more: Any) -> JSON:
-    return {
-        "model": model,
-        "target": {"source": "./t"},
-        "draft": {"kind": "ngram"},
-        "engine": {"kind": "slipstream"},
-        **more,
-    }
 
 
 def pair(model: str, *, kept: JSON | None = None, annotations: JSON | None = None, **more: Any) -> JSON:
     """The second generation of a pair whose status keeps the first, with the spec `kept`."""
     metadata = {"name": "acme", "namespace": "team", "generation": 2, "annotations": annotations}
-    raw = {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "ModelPair",
-        "metadata": metadata,
-        "spec": spec(model, **more),
-    }
     status = {"lastGood": {"generation": 1, "spec": json.dumps(kept)}} if kept is not None else {}
-    return {**raw, "status": status}
+    return resource("ModelPair", pair_spec(model, **more), **metadata) | {"status": status}
 
 
 def test_name_that_the_status_keeps_counts_until_the_operator_says_otherwise() -> None:
-    raw = pair("new", kept=spec("old"))
+    raw = pair("new", kept=pair_spec("old"))
     assert pending_rename(raw) == Rename("old", "new")
     parsed = parse_version(raw)
     assert parsed.item is None
@@ -52,10 +37,10 @@ def test_name_that_the_status_keeps_counts_until_the_operator_says_otherwise() -
     "raw",
     [
         pair("new"),
-        pair("old", kept=spec("old"), maxDraftTokens=2),
-        pair("new", kept=spec("old"), annotations={ALLOW: "new"}),
+        pair("old", kept=pair_spec("old"), maxDraftTokens=2),
+        pair("new", kept=pair_spec("old"), annotations={ALLOW: "new"}),
         pair("new", kept={"model": 5}),
-        pair("new", kept=spec("old", engine={"kind": "gone"})),
+        pair("new", kept=pair_spec("old", engine={"kind": "gone"})),
     ],
     ids=["nothing kept", "same name", "allowed", "unreadable name", "unusable version"],
 )
@@ -64,9 +49,9 @@ def test_name_of_the_newest_spec_counts(raw: JSON) -> None:
 
 
 def test_annotation_for_another_name_allows_nothing() -> None:
-    assert parse_version(pair("new", kept=spec("old"), annotations={ALLOW: "newer"})).item is None
+    assert parse_version(pair("new", kept=pair_spec("old"), annotations={ALLOW: "newer"})).item is None
 
 
 def test_spec_that_is_invalid_besides_keeps_its_own_problem() -> None:
-    [problem] = parse_version(pair("new", kept=spec("old"), maxDraftTokens=-1)).problems
+    [problem] = parse_version(pair("new", kept=pair_spec("old"), maxDraftTokens=-1)).problems
     assert problem.path == "spec.maxDraftTokens"

@@ -20,33 +20,19 @@ from slipstream_core.manifest import (
     resolve,
 )
 
-JSON = dict[str, Any]
+from tests.gateway.manifest.objects import JSON, pair_spec, resource
 
 FIRST, LATER = "2026-11-20T10:00:00Z", "2026-11-20T11:00:00Z"
 
 
 def pair(name: str = "acme", *, namespace: str = "team", created: str = FIRST, **spec: Any) -> JSON:
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "ModelPair",
-        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": created, "generation": 3},
-        "spec": {
-            "model": name,
-            "target": {"source": "./target"},
-            "draft": {"kind": "ngram"},
-            "engine": {"kind": "slipstream"},
-            **spec,
-        },
-    }
+    metadata = {"namespace": namespace, "creationTimestamp": created, "generation": 3}
+    return resource("ModelPair", pair_spec(name) | spec, name=name, **metadata)
 
 
 def policy(name: str = "acme", *, namespace: str = "team", created: str = FIRST, **spec: Any) -> JSON:
-    return {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "SpeculationPolicy",
-        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": created},
-        "spec": {"pair": "acme", **spec},
-    }
+    metadata = {"name": name, "namespace": namespace, "creationTimestamp": created}
+    return resource("SpeculationPolicy", {"pair": "acme", **spec}, **metadata)
 
 
 def said(parsed: ParsedResource) -> list[str]:

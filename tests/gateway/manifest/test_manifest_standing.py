@@ -24,34 +24,17 @@ from slipstream_core.manifest import (
     table_of,
 )
 
-JSON = dict[str, Any]
+from tests.gateway.manifest.objects import JSON, pair_spec, resource
 
 
 def pair(**spec: Any) -> ModelPair:
-    raw = {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "ModelPair",
-        "metadata": {"name": "acme", "namespace": "team"},
-        "spec": {
-            "model": "acme-chat",
-            "target": {"source": "./target"},
-            "draft": {"kind": "ngram"},
-            "engine": {"kind": "slipstream"},
-            **spec,
-        },
-    }
-    parsed = parse_resource(raw)
+    parsed = parse_resource(resource("ModelPair", pair_spec("acme-chat") | spec, name="acme", namespace="team"))
     assert isinstance(parsed.item, ModelPair), parsed.problems
     return parsed.item
 
 
 def policy(**spec: Any) -> SpeculationPolicy:
-    raw = {
-        "apiVersion": "slipstream.dev/v1alpha1",
-        "kind": "SpeculationPolicy",
-        "metadata": {"name": "acme", "namespace": "team"},
-        "spec": {"pair": "acme", **spec},
-    }
+    raw = resource("SpeculationPolicy", {"pair": "acme", **spec}, name="acme", namespace="team")
     parsed = parse_resource(raw)
     assert isinstance(parsed.item, SpeculationPolicy), parsed.problems
     return parsed.item
