@@ -85,23 +85,19 @@ async def test_texts_are_logged_on_one_line_where_the_policy_allows_it(pair: Mak
     assert "\n" not in line
 
 
-async def test_another_reason_to_stop_is_a_difference_at_the_end(pair: Make, said: Said) -> None:
+@pytest.mark.parametrize(("reason", "shown"), [("length", "length"), ("text of an answer", "other")])
+async def test_another_reason_to_stop_is_a_difference_at_the_end_and_is_quoted_if_it_is_known(
+    pair: Make, said: Said, reason: str, shown: str
+) -> None:
     bench, plain, _ = pair()
-    plain.finish_reason = "length"
+    plain.finish_reason = reason
     await bench.ask(chat("tokens=2", stream=True))
     await bench.counted({"checked": 1, "mismatched": 1})
-    assert "first_difference=character 6 " in said()[0]
-    assert "finish_reason=stop" in said()[0]
-    assert "finish_reason=length" in said()[0]
-
-
-async def test_a_reason_to_stop_that_nobody_knows_is_not_quoted(pair: Make, said: Said) -> None:
-    bench, plain, _ = pair()
-    plain.finish_reason = "text of an answer"
-    await bench.ask(chat("tokens=2", stream=True))
-    await bench.counted({"checked": 1, "mismatched": 1})
-    assert "finish_reason=other" in said()[0]
-    assert plain.finish_reason not in said()[0]
+    [line] = said()
+    assert "first_difference=character 6 " in line
+    assert "finish_reason=stop" in line
+    assert f"finish_reason={shown}" in line
+    assert "text of an answer" not in line
 
 
 async def test_a_shorter_plain_answer_differs_where_it_ends(pair: Make, said: Said) -> None:
