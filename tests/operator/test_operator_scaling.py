@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from slipstream_core.manifest.reports import GatewayReport, object_key, report_lease
+from slipstream_operator.children.deployment import FIELD_MANAGER
 
 from tests.operator.operator_process import RESYNC_S, Cluster, OperatorProcess, grant, pair_spec, settled
 from tests.operator.pair_objects import GROUP_SPEC, JSON
@@ -89,6 +90,9 @@ def test_the_operator_leaves_the_number_to_the_autoscaler_that_it_has_made(clust
     cluster.patch("modelpairs", "auto", {"spec": {"serving": {"drainSeconds": 60}}})
     eventually(lambda: cluster.client.get(path)["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] < 130)
     assert settled(lambda: number(cluster, path), for_s=2 * RESYNC_S) == 3
+    fields = cluster.client.get(path)["metadata"]["managedFields"]
+    owners = {entry["manager"] for entry in fields if "f:replicas" in entry["fieldsV1"].get("f:spec", {})}
+    assert FIELD_MANAGER not in owners, "the operator would write an old number while the autoscaler writes a new one"
     version = cluster.client.get(horizontal(cluster, "auto"))["metadata"]["resourceVersion"]
     assert (
         settled(
