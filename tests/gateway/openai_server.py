@@ -13,7 +13,7 @@ from tests.support.threaded_server import ConnectionServer
 
 
 async def _leaves(reader: asyncio.StreamReader, within_s: float) -> bool:
-    """Whether who waits for an answer goes away meanwhile."""
+    """Whether the client that waits for an answer disconnects."""
     try:
         return not await asyncio.wait_for(reader.read(1), within_s)
     except TimeoutError:

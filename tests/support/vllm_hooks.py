@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 COMPATIBILITY = ROOT / "kernels" / "slipstream_vllm" / "compatibility.py"
 RECORD = Path(__file__).with_suffix(".json")
+_TIMEOUT_S = 600.0
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 Hashes = dict[str, str | None]
@@ -78,13 +79,15 @@ def _hash(archive: zipfile.ZipFile, module: str, path: list[str]) -> str | None:
 def _newest() -> str:
     """The newest release that the package index has."""
     command = [*_PIP, "install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--report", "-", "vllm"]
-    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    report = json.loads(done.stdout)
     version: str = report["install"][0]["metadata"]["version"]
     return version
 
 
 def _download(version: str, folder: Path) -> Path:
-    subprocess.run([*_PIP, "download", "--quiet", "--no-deps", "-d", str(folder), f"vllm=={version}"], check=True)
+    command = [*_PIP, "download", "--quiet", "--no-deps", "-d", str(folder), f"vllm=={version}"]
+    subprocess.run(command, check=True, timeout=_TIMEOUT_S)
     return next(folder.glob("*.whl"))
 
 
@@ -105,7 +108,7 @@ def main() -> None:
             return
         with tempfile.TemporaryDirectory() as folder:
             found = changes(recorded[last], hashes_of(_download(newest, Path(folder))))
-    except subprocess.CalledProcessError as exc:
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as exc:
         print(f"the newest release of vLLM is not known: {exc}")
         return
     print(f"vLLM {newest} is not tested; of {len(recorded[last])} functions that the plugin uses, against {last}:")

@@ -47,7 +47,7 @@ def preloaded_vllm(vllm_install: VllmInstall) -> Iterator[VllmInstall]:
 
 
 class VllmStarter:
-    """Starts servers of `install` and waits until each is ready. Whoever starts one may stop it; `stop` stops all."""
+    """Starts servers of `install`, and waits until each one is ready. A test may stop a server; `stop` stops all."""
 
     def __init__(
         self, install: VllmInstall, folders: pytest.TempPathFactory, env: Mapping[str, str] | None = None
