@@ -124,11 +124,6 @@ class SamplingBatch:
         """Expand a batch of one request to `count` rows, without a copy."""
         return self._each(lambda column: column.expand(count))
 
-    def repeat(self, counts: Tensor, total: int) -> SamplingBatch:
-        """Repeat request i's parameters `counts[i]` times; `total` is the sum of `counts` (int64 [B])."""
-        requests = torch.arange(len(self), device=counts.device)
-        return self.rows(torch.repeat_interleave(requests, counts, output_size=total))
-
     def _each(self, change: Callable[[Tensor], Tensor]) -> SamplingBatch:
         return replace(
             self,

@@ -13,79 +13,21 @@ import math
 import torch
 from torch import Tensor
 
-from slipstream_kernels.autograd import without_grad
 from slipstream_kernels.batch import SamplingBatch
 
-_LARGEST = torch.finfo(torch.float32).max
 _PREFIX = 32
 """Number of largest logits per row that the CPU sorts first for top-p. They nearly always suffice; sorting a whole row
 costs as much as a step of a small target. Rows that need more are sorted again with eight times as many."""
 
 
-def argmax_ids(logits: Tensor) -> Tensor:
-    """Index of the largest logit of each row of `logits` [N, V], the lowest on ties: int64 [N]. NaN counts as -inf."""
-    return logits.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf).argmax(-1)
-
-
-@without_grad
-def filtered_probs(logits: Tensor, sampling: SamplingBatch) -> Tensor:
-    """The distribution of each row: float32 [N, V], with rows that sum to 1 within rounding.
-
-    Rows with invalid logits have a result too: NaN counts as -inf and +inf as the largest finite number. A row without
-    any finite logit gives probability 1 to token 0.
-
-    Args:
-        logits: [N, V], any float type; computed in float32.
-        sampling: the parameters of the N rows. A greedy row has probability 1 at its argmax.
-
-    Raises:
-        ValueError: an argument's shape, type or device is wrong.
-    """
-    check_rows(logits, sampling)
-    scores = scaled(repaired(logits), sampling)
-    weights = filtered(scores.exp(), scores, sampling)
-    probs = weights.div_(weights.sum(-1, keepdim=True))
-    if not sampling.any_greedy:
-        return probs
-    one_hot = torch.zeros_like(probs).scatter_(1, scores.argmax(-1, keepdim=True), 1.0)
-    return torch.where(sampling.temperature[:, None] == 0, one_hot, probs)
-
-
-def check_rows(logits: Tensor, sampling: SamplingBatch) -> None:
-    """Raise a ValueError unless `logits` are [N, V] and `sampling` has the parameters of N rows."""
-    if not isinstance(logits, Tensor):
-        raise ValueError(f"logits is {type(logits).__name__}: must be a torch.Tensor")
-    if not isinstance(sampling, SamplingBatch):
-        raise ValueError(f"sampling is {type(sampling).__name__}: must be a SamplingBatch")
-    if logits.dim() != 2 or logits.size(1) == 0:
-        raise ValueError(f"logits has shape {list(logits.shape)}: must be [N, V], with a vocabulary")
-    if not logits.is_floating_point():
-        raise ValueError(f"logits is {logits.dtype}: must be a float type")
-    if sampling.fault is not None:
-        raise ValueError(f"sampling.{sampling.fault}")
-    if len(sampling) != logits.size(0):
-        raise ValueError(f"sampling has {len(sampling)} rows: logits has {logits.size(0)}")
-    if sampling.temperature.device != logits.device:
-        raise ValueError(f"sampling.temperature is on {sampling.temperature.device}: logits is on {logits.device}")
-
-
-def repaired(logits: Tensor) -> Tensor:
-    """A float32 copy of `logits` [N, V] in which every row has a distribution."""
-    finite = logits.to(torch.float32).nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
-    # Token 0 gets all probability if no other token is left. Otherwise its weight at this logit is 0.
-    finite[:, :1].clamp_(min=-_LARGEST)
-    return finite
-
-
-def scaled(logits: Tensor, sampling: SamplingBatch, best: Tensor | None = None) -> Tensor:
+def scaled(logits: Tensor, sampling: SamplingBatch, best: Tensor) -> Tensor:
     """(logit - best of the row) / temperature, a float32 copy [N, V] that no temperature can overflow. Greedy requests
     use temperature 1. Rows with NaN, with +inf or without a value above -inf contain NaN.
 
     Args:
         logits: float32 [N, V].
-        best: [N], the largest logit of each row, if the caller already has it.
+        best: [N], the largest logit of each row.
     """
-    best = logits.amax(-1) if best is None else best
     temperature = sampling.temperature
     if sampling.any_greedy:
         temperature = temperature.masked_fill(temperature == 0, 1.0)

@@ -16,10 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from slipstream_kernels.autograd import without_grad
 from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.counter_random import exponentials
-from slipstream_kernels.filters import argmax_ids, check_rows, filtered, repaired, scaled
 
 GROUP: Final = 64
 """Tokens per group, and groups per tile."""
@@ -27,39 +25,6 @@ GROUP: Final = 64
 TILE: Final = GROUP * GROUP
 """Tokens per tile. Number i < 64 of a draw's noise belongs to token i of its group, number 64 + i to group i of its
 tile, and number 128 + i to tile i."""
-
-
-@without_grad
-def sample(logits: Tensor, sampling: SamplingBatch, positions: Tensor) -> Tensor:
-    """Choose one token per row, int64 [N]: the token that `verify` emits for the same logits, seed and position.
-
-    Rows with invalid logits have a result too, see `filtered_probs`.
-
-    Args:
-        logits: [N, V], any float type.
-        sampling: the parameters of the N rows.
-        positions: absolute position of each row's chosen token, int64 [N].
-
-    Raises:
-        ValueError: an argument's shape, type or device is wrong.
-    """
-    check_rows(logits, sampling)
-    _check_positions(positions, logits)
-    if sampling.all_greedy:
-        return argmax_ids(logits)
-    scores = scaled(repaired(logits), sampling)
-    return choose(filtered(scores.exp(), scores, sampling), scores, sampling, positions)
-
-
-def _check_positions(positions: Tensor, logits: Tensor) -> None:
-    if not isinstance(positions, Tensor):
-        raise ValueError(f"positions is {type(positions).__name__}: must be a torch.Tensor")
-    if positions.dim() != 1 or positions.size(0) != logits.size(0):
-        raise ValueError(f"positions has shape {list(positions.shape)}: must be [{logits.size(0)}], as logits has rows")
-    if positions.dtype != torch.int64:
-        raise ValueError(f"positions is {positions.dtype}: must be torch.int64")
-    if positions.device != logits.device:
-        raise ValueError(f"positions is on {positions.device}: logits is on {logits.device}")
 
 
 def choose(weights: Tensor, scores: Tensor, sampling: SamplingBatch, positions: Tensor) -> Tensor:

@@ -63,7 +63,6 @@ class Answer(NamedTuple):
     """What one request got; None for a request that failed. The lists are as long as each other."""
 
     tokens: list[int]
-    logprobs: list[float]
     margins: list[float] | None
 
 
@@ -116,16 +115,15 @@ def verify_batch(
 
 def answers(result: Verification) -> list[Answer | None]:
     """The answer of each request, after checking the tensors against each other."""
-    token_ids, accepted, lengths, logprobs, margins = (None if tensor is None else tensor.cpu() for tensor in result)
+    token_ids, accepted, lengths, margins = (None if tensor is None else tensor.cpu() for tensor in result)
     assert torch.equal(lengths, accepted + 1)
     used = torch.arange(token_ids.size(1)) < lengths[:, None]
     assert torch.equal(used, token_ids >= 0)
     assert bool((token_ids[~used] == -1).all())
-    for floats in (logprobs, margins):
-        assert floats is None or torch.equal(floats.isnan(), ~used)
+    assert margins is None or torch.equal(margins.isnan(), ~used)
     found: list[Answer | None] = []
     for i, length in enumerate(lengths.tolist()):
-        columns = [None if c is None else c[i, :length].tolist() for c in (token_ids, logprobs, margins)]
+        columns = [None if c is None else c[i, :length].tolist() for c in (token_ids, margins)]
         found.append(Answer(*columns) if length else None)
     return found
 

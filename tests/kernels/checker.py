@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.batches import Answer, Request
-from tests.kernels.oracle import TOLERANCE, Floats, distribution, draw, mass_above, softmax
+from tests.kernels.oracle import TOLERANCE, Floats, distribution, draw, mass_above
 
 
 class Decision(NamedTuple):
@@ -66,12 +66,10 @@ def _edge(scores: Floats, request: Request) -> bool:
 
 
 def _check_report(request: Request, answer: Answer) -> None:
-    """Log-probabilities and margins, of the tokens that did come."""
+    """Margins, of the tokens that did come."""
     for step, token in enumerate(answer.tokens):
         scores = request.scores(step)
         assert np.isfinite(scores[token])
-        expected = math.log(softmax(scores, request.rules.temperature)[token])
-        assert answer.logprobs[step] == pytest.approx(expected, rel=1e-5, abs=2e-5)
         if answer.margins is not None:
             best = np.sort(scores)[::-1]
             margin = best[0] - best[1] if len(best) > 1 and np.isfinite(best[1]) else math.inf

@@ -149,7 +149,9 @@ def propose(
     for offset in range(count):
         logits = table[context]
         if case.draft == "shared":
-            context = api.sample(logits, sampling, positions + offset)
+            none = torch.zeros_like(who)
+            drawn = api.verify(logits, none[:, None][:, :0], none, sampling, positions + offset, backend="reference")
+            context = drawn.token_ids[:, 0]
         else:
             context = logits.float().argmax(-1) if case.draft == "greedy" else (context + 2) % VOCABULARY
         ids[:, offset] = context

@@ -1,10 +1,8 @@
-"""From logits to the sampled distribution: temperature, top-k, top-p, ties, broken rows; and drawing from it."""
+"""From logits to the sampled distribution: temperature, top-k, top-p, min-p, ties; and drawing from it."""
 
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from slipstream_kernels import SamplingBatch, filtered_probs, sample
+from slipstream_kernels import SamplingBatch
+from slipstream_kernels.filters import filtered, scaled
 from slipstream_kernels.sampling import draw
 from torch import Tensor
 
@@ -25,6 +24,14 @@ def one(
 ) -> SamplingBatch:
     columns = ([value] * rows for value in (temperature, top_p, top_k, seed))
     return SamplingBatch.of(*columns, min_p=[min_p] * rows)
+
+
+def filtered_probs(logits: Tensor, sampling: SamplingBatch) -> Tensor:
+    """The distribution of each row that is not greedy: float32 [N, V]."""
+    x = logits.to(torch.float32)
+    scores = scaled(x, sampling, x.amax(-1))
+    weights = filtered(scores.exp(), scores, sampling)
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def distribution(row: Tensor, temperature: float, top_p: float, top_k: int, min_p: float = 0.0) -> list[float]:
@@ -55,7 +62,9 @@ def test_mixed_rows_match_the_float64_filters(rows, vocabulary, seed, tied, dtyp
     temperature, top_p, top_k, min_p = zip(*rows, strict=True)
     sampling = SamplingBatch.of(temperature, top_p, top_k, [0] * len(rows), min_p=min_p)
     expected = torch.tensor([distribution(row, *setting) for row, setting in zip(logits, rows, strict=True)])
-    torch.testing.assert_close(filtered_probs(logits, sampling), expected.float(), rtol=1e-4, atol=1e-6)
+    sampled = sampling.temperature > 0
+    found = filtered_probs(logits, sampling)
+    torch.testing.assert_close(found[sampled], expected.float()[sampled], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -90,44 +99,6 @@ def test_tokens_tied_with_the_last_one_kept_are_kept_too():
     kept = [[False, True, True, True, False]]
     assert (filtered_probs(logits, one(top_k=2)) > 0).tolist() == kept
     assert (filtered_probs(logits, one(top_p=0.7)) > 0).tolist() == kept
-
-
-def test_greedy_takes_the_lowest_index_on_ties():
-    logits = torch.tensor([[1.0, 2.0, 2.0]])
-    assert filtered_probs(logits, one(0.0)).tolist() == [[0.0, 1.0, 0.0]]
-    assert sample(logits, one(0.0), torch.tensor([5])).tolist() == [1]
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1e-4, 1.0, 1e6])
-@pytest.mark.parametrize(
-    ("row", "possible"),
-    [
-        ([math.nan, math.nan, math.nan], {0}),
-        ([-math.inf, -math.inf, -math.inf], {0}),
-        ([math.nan, -math.inf, 1.0], {2}),
-        ([0.0, math.inf, math.nan], {1}),
-        ([-1e4, 1e4, -1e4], {1}),
-        ([3e38, -3e38, 3e38], {0, 2}),
-    ],
-)
-def test_broken_and_extreme_rows_have_an_answer(row, possible, temperature):
-    logits = torch.tensor([row, [0.0, 1.0, 2.0]])
-    for top_p, top_k in ((1.0, 0), (0.9, 2)):
-        sampling = one(temperature, top_p, top_k, rows=2)
-        probs = filtered_probs(logits, sampling)
-        torch.testing.assert_close(probs.sum(-1), torch.ones(2))
-        if temperature <= 1:
-            assert set(probs[0].nonzero().flatten().tolist()) <= possible
-        ids = sample(logits, sampling, torch.tensor([0, 1]))
-        assert bool(((ids >= 0) & (ids < 3)).all())
-
-
-def test_greedy_and_sampled_paths_agree_on_broken_rows():
-    logits = torch.tensor([[math.nan, 1.0, 1.0], [math.nan] * 3, [-math.inf, math.inf, math.inf]])
-    mixed = SamplingBatch.of([0.0, 0.0, 0.0, 1.0], [1.0] * 4, [0] * 4, [0] * 4)
-    positions = torch.zeros(4, dtype=torch.int64)
-    ids = sample(torch.cat((logits, logits[:1])), mixed, positions)
-    assert ids[:3].tolist() == sample(logits, one(0.0, rows=3), positions[:3]).tolist() == [1, 0, 1]
 
 
 def test_a_token_without_weight_is_never_drawn():
@@ -190,41 +161,6 @@ def test_seeds_are_any_integers():
     assert SamplingBatch.of([1.0] * 4, [1.0] * 4, [0] * 4, seeds).seed.tolist() == [5, -1, 3, -1]
 
 
-MISFITS = [
-    ({"logits": [[1.0]]}, "logits is list: must be a torch.Tensor"),
-    ({"logits": torch.zeros(5)}, "logits has shape [5]: must be [N, V]"),
-    ({"logits": torch.zeros(2, 0)}, "logits has shape [2, 0]: must be [N, V], with a vocabulary"),
-    ({"logits": torch.zeros(2, 5, dtype=torch.int64)}, "logits is torch.int64: must be a float type"),
-    ({"logits": torch.zeros(3, 5)}, "sampling has 2 rows: logits has 3"),
-    ({"logits": torch.zeros(2, 5, device="meta")}, "sampling.temperature is on cpu: logits is on meta"),
-    ({"sampling": None}, "sampling is NoneType: must be a SamplingBatch"),
-    ({"sampling": replace(one(rows=2), seed=torch.zeros(2))}, "sampling.seed is torch.float32: must be torch.int64"),
-    ({"positions": [0, 1]}, "positions is list: must be a torch.Tensor"),
-    ({"positions": torch.tensor([0])}, "positions has shape [1]: must be [2], as logits has rows"),
-    ({"positions": torch.tensor([[0], [1]])}, "positions has shape [2, 1]: must be [2]"),
-    ({"positions": torch.zeros(2)}, "positions is torch.float32: must be torch.int64"),
-    ({"positions": torch.zeros(2, dtype=torch.int64, device="meta")}, "positions is on meta: logits is on cpu"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), MISFITS)
-def test_what_does_not_fit_is_named(changes, message):
-    for temperature in (0.0, 1.0):
-        given = {"logits": torch.zeros(2, 5), "sampling": one(temperature, rows=2)}
-        more = {"positions": torch.tensor([0, 1])}
-        with pytest.raises(ValueError, match=re.escape(message)):
-            sample(**(given | more | changes))
-        if changes.keys() <= given.keys():
-            with pytest.raises(ValueError, match=re.escape(message)):
-                filtered_probs(**(given | changes))
-
-
-def test_what_is_chosen_carries_no_gradient():
-    logits = torch.zeros(2, 5, requires_grad=True)
-    assert not filtered_probs(logits, one(rows=2)).requires_grad
-    assert not sample(logits, one(rows=2), torch.tensor([0, 1])).requires_grad
-
-
 def test_a_batch_knows_its_kind_without_asking_the_device():
     assert one(0.0, top_p=0.5).all_greedy
     assert not one(0.0, top_p=0.5).any_filter
@@ -234,4 +170,4 @@ def test_a_batch_knows_its_kind_without_asking_the_device():
     mixed = SamplingBatch.of([0.0, 1.0], [1.0, 0.9], [0, 0], [2**64 - 1, 5])
     assert (mixed.all_greedy, mixed.any_greedy, mixed.any_filter) == (False, True, True)
     assert mixed.seed.tolist() == [-1, 5]
-    assert mixed.repeat(torch.tensor([2, 1]), 3).seed.tolist() == [-1, -1, 5]
+    assert mixed.rows(torch.tensor([0, 0, 1])).seed.tolist() == [-1, -1, 5]

@@ -1,5 +1,5 @@
-"""Where other kernels go wrong, beside what `test_verification` asks of both backends: memory full of garbage,
-workspaces that were used for something else, broken rows beside sound ones."""
+"""Where other kernels go wrong, beside what `test_verification` asks of both backends: memory full of garbage, broken
+rows beside sound ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 import torch
 from slipstream_kernels import verify
 from slipstream_kernels.spec_verify.kernel import LaunchConfig, verify_kernel
-from slipstream_kernels.spec_verify.workspace import Workspace
 
 from tests.kernels.batches import make_request, verify_batch
 from tests.kernels.checker import check, decide
@@ -46,7 +45,7 @@ def test_all_kinds_agree_however_rows_are_cut_up(config):
 
 
 def test_garbage_in_fresh_memory_does_not_matter():
-    """Outputs and the workspace's numbers come from `torch.empty`; here that is NaN and the largest integer."""
+    """Outputs and statistics come from `torch.empty`; here that is NaN and the largest integer."""
     batch = mixed_batch()
     filled = torch.utils.deterministic.fill_uninitialized_memory
     torch.utils.deterministic.fill_uninitialized_memory = True
@@ -58,21 +57,6 @@ def test_garbage_in_fresh_memory_does_not_matter():
         torch.use_deterministic_algorithms(False)
         torch.utils.deterministic.fill_uninitialized_memory = filled
     checked(batch, answers)
-
-
-def test_one_workspace_serves_all_kinds_of_calls_and_is_clean_after_each():
-    workspace = Workspace(6, 3, VOCABULARY, margins=True, filters=True, device=DEVICE)
-    run = partial(verify_kernel, config=SPLIT, workspace=workspace)
-    for batch in (mixed_batch(), mixed_batch(drafts=3), mixed_batch(drafts=1)[:3], mixed_batch()[:1]):
-        workspace._numbers.fill_(math.nan)
-        checked(batch, verify_batch(run, batch, device=DEVICE))
-        assert not workspace._counters.any()
-
-
-def test_a_workspace_on_another_device_is_refused():
-    workspace = Workspace(1, 2, VOCABULARY, device="meta")
-    with pytest.raises(ValueError, match=f"workspace is on meta, target_logits is on {DEVICE}"):
-        verify_batch(partial(verify_kernel, config=SPLIT, workspace=workspace), mixed_batch()[2:3], device=DEVICE)
 
 
 @pytest.mark.parametrize("rules", [Rules(), FILTERS], ids=["plain", "filters"])

@@ -40,8 +40,8 @@ FAULTS = [
         Fault(
             name="row of the token before",
             file=REFERENCE,
-            right="part.take(rows) for part in choices",
-            wrong="part.take((rows - 1).clamp(min=0)) for part in choices",
+            right="return _Choices(tokens.take(rows),",
+            wrong="return _Choices(tokens.take((rows - 1).clamp(min=0)),",
         ),
         "plain, greedy",
     ),
@@ -95,9 +95,9 @@ FAULTS = [
         Fault(
             name="filters after the noise",
             file=REFERENCE,
-            right="tokens = choose(filtered(weights, scores, sampling), scores, sampling, positions)",
-            wrong="tokens = choose(weights, scores, sampling, positions)\n"
-            "    kept = filtered(weights, scores, sampling).gather(1, tokens[:, None])[:, 0] > 0\n"
+            right="tokens = choose(filtered(scores.exp(), scores, sampling), scores, sampling, positions)",
+            wrong="tokens = choose(scores.exp(), scores, sampling, positions)\n"
+            "    kept = filtered(scores.exp(), scores, sampling).gather(1, tokens[:, None])[:, 0] > 0\n"
             "    tokens = tokens.where(kept, scores.argmax(-1))",
         ),
         "top-p, greedy",

@@ -11,15 +11,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from slipstream_kernels import SamplingBatch, filtered_probs, sample, verify
+from slipstream_kernels import SamplingBatch
 
 from tests.kernels.batches import make_request, verify_batch
 from tests.kernels.checker import check
 from tests.kernels.oracle import Rules
 
-reproducibly = settings(derandomize=True, deadline=None, max_examples=25)
 GREEDY = Rules(temperature=0.0)
 INF, NAN = math.inf, math.nan
 
@@ -54,18 +51,6 @@ def test_a_request_does_not_notice_its_slot_or_its_neighbours(verify_backend, de
     for request, answer in zip(requests, together, strict=True):
         [alone] = verify_batch(verify_backend, [request], device=device)
         assert alone.tokens == answer.tokens
-        assert alone.logprobs == pytest.approx(answer.logprobs, abs=1e-6)
-
-
-@reproducibly
-@given(st.integers(0, 2**40), st.integers(0, 2**40))
-def test_a_plain_step_emits_what_sample_draws_for_the_target(number, position):
-    request = make_request(number, vocabulary=11, drafts=0, position=position, rules=Rules(top_p=0.9))
-    sampling = SamplingBatch.of([1.0], [0.9], [0], [request.seed])
-    ids = sample(request.logits, sampling, torch.tensor([position]))
-    # Alone, and beside a request with drafts.
-    for requests in ([request], [request, make_request(5, vocabulary=11, drafts=3)]):
-        assert verify_batch(verify, requests, device="cpu")[0].tokens == ids.tolist()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -86,16 +71,16 @@ def test_inputs_are_never_written_and_outputs_are_not_parts_of_them(verify_backe
     assert all(torch.equal(tensor, before[name]) for name, tensor in inputs.items())
 
 
-def test_log_probabilities_and_margins_come_only_where_asked(verify_backend, device):
+def test_margins_come_only_where_asked(verify_backend, device):
     request = make_request(1, vocabulary=20, drafts=2)
     logits, ids = request.logits.to(device), torch.tensor([request.drafts], device=device)
     one = torch.tensor([2], device=device)
     sampling = SamplingBatch.of([1.0], [1.0], [0], [1], device)
-    plain = verify_backend(logits, ids, one, sampling, one, logprobs=False)
-    assert (plain.logprobs, plain.margins) == (None, None)
+    plain = verify_backend(logits, ids, one, sampling, one)
+    assert plain.margins is None
     asked = verify_backend(logits, ids, one, sampling, one, margins=True)
     assert torch.equal(asked.token_ids, plain.token_ids)
-    assert asked.logprobs.shape == asked.margins.shape == (1, 3)
+    assert asked.margins.shape == (1, 3)
 
 
 def test_views_with_contiguous_rows_are_read_where_they_lie(verify_backend, device):
@@ -205,9 +190,9 @@ def test_a_one_hot_target_accepts_its_token_and_corrects_any_other(verify_backen
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("bad", [-1, -(2**62), 5, 6, 2**62])
-def test_unchecked_ids_that_the_target_does_not_have_are_not_accepted(verify_backend, device, bad, temperature):
+def test_ids_that_the_target_does_not_have_are_not_accepted(verify_backend, device, bad, temperature):
     base = make_request(1, vocabulary=5, drafts=2, rules=Rules(temperature=temperature))
-    [answer] = verify_batch(verify_backend, [replace(base, drafts=[bad, 0])], device=device, check_values=False)
+    [answer] = verify_batch(verify_backend, [replace(base, drafts=[bad, 0])], device=device)
     assert len(answer.tokens) == 1
     assert 0 <= answer.tokens[0] < 5
 
@@ -269,14 +254,3 @@ def test_a_mask_that_allows_nothing_fails_the_request_and_hides_nan(verify_backe
     assert answers[0] is None
     assert min(answers[1].tokens) >= 9
     assert tokens_of(answers[2:]) == tokens_of(verify_batch(verify_backend, requests[2:], device=device))
-
-
-@settings(derandomize=True, deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(0, 2**32), st.sampled_from([0.3, 1.0]), st.integers(0, 12))
-def test_log_probabilities_are_those_before_filters(number, temperature, top_k):
-    rules = Rules(temperature=temperature, top_k=top_k, top_p=0.9, min_p=0.01)
-    request = make_request(number, vocabulary=12, drafts=2, rules=rules)
-    [answer] = verify_batch(verify, [request], device="cpu")
-    plain = filtered_probs(request.logits, SamplingBatch.of([temperature] * 3, [1.0] * 3, [0] * 3, [0] * 3))
-    expected = [math.log(plain[j, token]) for j, token in enumerate(answer.tokens)]
-    assert answer.logprobs == pytest.approx(expected, abs=1e-5)

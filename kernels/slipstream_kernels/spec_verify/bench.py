@@ -1,110 +1,175 @@
-"""Benchmark of the verification kernel: correctness checks, then one table of GPU times.
+"""Benchmark of the verification kernel: a comparison with its definition in PyTorch, then the times of both on a GPU.
 
-    python -m slipstream_kernels.spec_verify.bench [--quick] [--out results.json]
+    python -m slipstream_kernels.spec_verify.bench [--quick]
 
-The checks compare the kernel with the PyTorch implementation, with the rule computed in float64 and with the target's
-own distribution. If a check fails, the command prints no time and exits with status 1. Otherwise it times the kernel,
-eager PyTorch and `torch.compile` on the same inputs.
-
-Without a GPU nothing is timed. `--device cpu` with TRITON_INTERPRET=1 runs the checks in Triton's interpreter at small
-sizes.
+Both must emit the same tokens. A hundredth of the sampled requests may differ, because rounding decides a race between
+nearly equal tokens. If more differ, the command prints no time and exits with status 1. Without a GPU nothing is timed:
+`--device cpu` with TRITON_INTERPRET=1 compares small batches in Triton's interpreter.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
-from enum import Enum
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from slipstream_kernels.backend import use_kernel
+from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.errors import KernelUnavailable
-from slipstream_kernels.gpu_timing import GpuTimer
-from slipstream_kernels.spec_verify.benchmark import checks
-from slipstream_kernels.spec_verify.benchmark.cases import grid
-from slipstream_kernels.spec_verify.benchmark.measure import Run, measure
+from slipstream_kernels.spec_verify.result import Verification
+from slipstream_kernels.spec_verify.verify import verify
 
-_NO_GPU = "No GPU was found, so nothing was timed."
-
-
-def main(arguments: Sequence[str] | None = None, verifier: checks.Verifier = checks.kernel) -> int:
-    """Run the command and return its exit status. `verifier` is the implementation that the checks examine."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    has_gpu = torch.cuda.is_available()
-    if options.device == "cuda" and not has_gpu:
-        parser.error("--device cuda: PyTorch found no GPU")
-    device = options.device or ("cuda" if has_gpu else None)
-    if device is None:
-        print(f"{_NO_GPU} To run the checks in Triton's interpreter: TRITON_INTERPRET=1 … --device cpu")
-        return 0
-    torch.set_num_threads(1)
-    sizes = checks.ON_A_GPU if device == "cuda" else checks.INTERPRETED
-    try:
-        use_kernel("kernel", torch.device(device))
-        passed = checks.run_checks(verifier, sizes, device)
-        print(f"Checks on {device!r} passed:\n" + "\n".join(f"  {line}" for line in passed.findings) + "\n")
-        if device != "cuda":
-            print(_NO_GPU)
-            return 0
-        run = measure(grid(quick=options.quick), passed, GpuTimer(), device, torch.cuda.get_device_name())
-    except (checks.CheckFailed, KernelUnavailable, ValueError) as error:
-        print(f"CHECKS FAILED, no times are reported: {error}", file=sys.stderr)
-        return 1
-    if options.out:
-        write(run, passed, options.out)
-    print(report(run))
-    return 0
+DRAFTED, ACCEPTANCE = 4, 0.7
+_DIFFERENT = 0.01
+_ROTATED_BYTES, _MOST_SETS = 240e6, 256
+"""Inputs that a measurement rotates through: four times the L2 cache of an H200, in at most so many sets."""
+_COPY_BYTES = 2 << 30
+_KINDS = {"greedy": (0.0, 1.0, 0), "sampled": (1.0, 1.0, 0), "top-k 50, top-p 0.95": (1.0, 0.95, 50)}
+"""Temperature, top-p and top-k by name."""
 
 
-def report(run: Run) -> str:
-    """The run as Markdown: one line per case, then the device."""
-    lines = [
-        "| kind | V | B | γ | α | accepted | kernel µs (quartiles) | of copy | reading all rows µs | eager µs "
-        "| torch.compile µs |",
-        "|---" * 11 + "|",
-    ]
-    for row in run.rows:
-        case, kernel = row.case, row.kernel
-        of_copy = row.needed_bytes / (kernel.median_us * 1e-6) / run.copy_bandwidth
-        others = [
-            f"{other.median_us:.1f} ({other.median_us / kernel.median_us:.1f}×)" if other else "-"
-            for other in (row.all_rows, row.eager, row.compiled)
-        ]
-        lines.append(
-            f"| {case.kind.value} | {case.vocabulary:,} | {case.requests} | {case.draft_tokens} | {case.acceptance} "
-            f"| {row.accepted:.2f} | {kernel} | {of_copy:.0%} | {' | '.join(others)} |"
-        )
-    lines += ["", f"{run.device}, {run.versions}, copy bandwidth {run.copy_bandwidth / 1e12:.2f} TB/s (read + written)"]
-    lines += [f"not measured: {reason}" for reason in run.skipped]
-    return "\n".join(lines)
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One line of the table: B requests with four drafted tokens each."""
+
+    kind: str
+    requests: int
+    vocabulary: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of bfloat16 logits."""
+        return 2 * self.vocabulary
 
 
-def write(run: Run, passed: checks.Passed, path: Path) -> None:
-    """Write the run and the findings of its checks as JSON."""
+class Inputs(NamedTuple):
+    """Arguments of `verify`."""
 
-    def plain(value: object) -> object:
-        if isinstance(value, Enum):
-            return value.value
-        raise TypeError(f"cannot write {value!r} as JSON")
+    target_logits: Tensor
+    draft_token_ids: Tensor
+    draft_lengths: Tensor
+    sampling: SamplingBatch
+    positions: Tensor
+    row_start: Tensor
 
-    document = {"checks": passed.findings, **asdict(run)}
-    path.write_text(json.dumps(document, indent=1, default=plain, ensure_ascii=False) + "\n")
+
+Verifier = Callable[[Inputs], Verification]
 
 
-def _parser() -> argparse.ArgumentParser:
+def reference(given: Inputs) -> Verification:
+    """The PyTorch implementation."""
+    return verify(*given[:5], row_start=given.row_start, backend="reference")
+
+
+def kernel(given: Inputs, *, lazy: bool = True) -> Verification:
+    """The kernel; `lazy` False turns its early exit off."""
+    from slipstream_kernels.spec_verify.kernel import default_config, verify_kernel  # needs `triton`
+
+    config = replace(default_config(len(given.positions), given.target_logits.size(1)), lazy=lazy)
+    return verify_kernel(*given[:5], row_start=given.row_start, config=config)
+
+
+def main(arguments: Sequence[str] | None = None, verifier: Verifier = kernel) -> int:
+    """Run the command and return its exit status. `verifier` is compared with the PyTorch implementation."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="device of the checks (default: the GPU, if any)")
-    parser.add_argument("--quick", action="store_true", help="time two batch sizes and one vocabulary only")
-    parser.add_argument("--out", type=Path, help="also write the results to this file, as JSON")
-    return parser
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="device of the tensors (cuda)")
+    parser.add_argument("--quick", action="store_true", help="one batch size and one vocabulary only")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no GPU was found; TRITON_INTERPRET=1 … --device cpu compares small batches and times nothing")
+    torch.set_num_threads(1)
+    requests, vocabularies = ((1, 8, 64, 128, 256), (128_256, 151_936)) if options.device == "cuda" else ((6,), (1030,))
+    if options.quick:
+        requests, vocabularies = requests[-1:], vocabularies[:1]
+    cases = [Case(kind=k, requests=r, vocabulary=v) for k in _KINDS for v in vocabularies for r in requests]
+    try:
+        use_kernel("kernel", torch.device(options.device))
+        for case in cases:
+            compare(verifier, case, options.device)
+    except (ValueError, KernelUnavailable) as error:
+        print(f"no times are reported: {error}", file=sys.stderr)
+        return 1
+    print(f"{len(cases)} cases on {options.device!r}: the kernel's tokens are those of the PyTorch implementation")
+    if options.device == "cuda":
+        _print_times(cases)
+    return 0
+
+
+def compare(verifier: Verifier, case: Case, device: str) -> None:
+    """Raise a ValueError if the tokens of `verifier` are not those of the PyTorch implementation."""
+    for number in range(2):
+        given = inputs(case, number, device)
+        found, expected = verifier(given), reference(given)
+        same = (found.token_ids == expected.token_ids).all(1) & (found.lengths == expected.lengths)
+        different = int((~same).sum())
+        if different > (0 if case.kind == "greedy" else _DIFFERENT * case.requests):
+            raise ValueError(f"{case}: {different} of {case.requests} requests differ from the PyTorch implementation")
+
+
+def inputs(case: Case, number: int, device: str) -> Inputs:
+    """Inputs number `number` of a case. A drafted token is plain decoding's with probability `ACCEPTANCE`."""
+    generator = torch.Generator(device=device).manual_seed(1_000_003 * number + case.requests)
+    requests, rows = case.requests, case.requests * (DRAFTED + 1)
+    logits = torch.empty(rows, case.vocabulary, dtype=torch.bfloat16, device=device)
+    logits.normal_(0.0, 2.0, generator=generator)
+    if case.kind == "greedy":
+        logits.round_()  # many ties
+    temperature, top_p, top_k = _KINDS[case.kind]
+    seeds = range(number * requests, (number + 1) * requests)
+    sampling = SamplingBatch.of([temperature] * requests, [top_p] * requests, [top_k] * requests, seeds, device)
+    positions = 17 * torch.arange(requests, device=device) + number
+    owner, step = torch.arange(rows, device=device) // (DRAFTED + 1), torch.arange(rows, device=device) % (DRAFTED + 1)
+    nothing = torch.zeros(rows, 0, dtype=torch.int64, device=device)
+    plain = verify(
+        logits, nothing, torch.zeros_like(owner), sampling.rows(owner), positions[owner] + step, backend="reference"
+    )
+    drafts = plain.token_ids.view(requests, -1)[:, :-1]
+    kept = torch.rand(drafts.shape, generator=generator, device=device) < ACCEPTANCE
+    drafts = torch.where(kept, drafts, (drafts + 1) % case.vocabulary)
+    lengths = torch.full((requests,), DRAFTED, device=device)
+    return Inputs(logits, drafts, lengths, sampling, positions, torch.arange(0, rows, DRAFTED + 1, device=device))
+
+
+def _print_times(cases: Sequence[Case]) -> None:
+    """A table in Markdown: GPU times per call, and the share of a copy's bandwidth for the rows that a call needs."""
+    import triton
+
+    source = torch.randint(256, (_COPY_BYTES,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    bandwidth = 2 * _COPY_BYTES / _seconds([lambda: target.copy_(source)])
+    print("| kind | V | B | accepted | kernel µs | of copy | reading all rows µs | PyTorch µs |\n" + "|---" * 8 + "|")
+    for case in cases:
+        count = max(2, min(_MOST_SETS, int(_ROTATED_BYTES / (case.row_bytes * case.requests * (DRAFTED + 1)))))
+        sets = [inputs(case, number, "cuda") for number in range(count)]
+        accepted = sum(float(kernel(given).accepted.double().mean()) for given in sets) / count
+        runs = (kernel, partial(kernel, lazy=False), reference)
+        times = [_seconds([partial(run, given) for given in sets]) for run in runs]
+        share = (accepted + 1) * case.requests * case.row_bytes / times[0] / bandwidth
+        lazy, whole, eager = (f"{seconds * 1e6:.1f}" for seconds in times)
+        head = f"| {case.kind} | {case.vocabulary:,} | {case.requests} | {accepted:.2f}"
+        print(f"{head} | {lazy} | {share:.0%} | {whole} | {eager} |", flush=True)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}, α = {ACCEPTANCE}, ")
+    print(f"γ = {DRAFTED}, copy bandwidth {bandwidth / 1e12:.2f} TB/s (read + written)")
+
+
+def _seconds(calls: Sequence[Callable[[], object]]) -> float:
+    """Median time per call of `calls`, one after the other in a CUDA graph."""
+    from triton.testing import do_bench_cudagraph
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    run()
+    return float(do_bench_cudagraph(run, rep=50, return_mode="median")) * 1e-3 / len(calls)
 
 
 if __name__ == "__main__":

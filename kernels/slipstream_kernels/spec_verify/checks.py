@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 from types import NoneType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from slipstream_kernels.adjustments import LogitAdjustments
 from slipstream_kernels.batch import SamplingBatch
-
-if TYPE_CHECKING:
-    from slipstream_kernels.spec_verify.workspace import Workspace
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _GROUPS = (
@@ -40,11 +37,10 @@ class Arguments(NamedTuple):
     positions: Tensor
     row_start: Tensor | None
     adjustments: LogitAdjustments | None
-    workspace: Workspace | None = None
 
 
 _TYPES = (Tensor, Tensor, Tensor, SamplingBatch, Tensor, Tensor, LogitAdjustments)
-"""Types of the arguments in order, without the workspace."""
+"""Types of the arguments in order."""
 
 _OPTIONAL = ("row_start", "adjustments")
 
@@ -76,15 +72,10 @@ def _check_tensor(name: str, value: object) -> None:
 
 @cache  # Each combination of types is checked once, because steps of a small model are short.
 def _check_types(types: tuple[type, ...]) -> None:
-    for name, found, wanted in zip(Arguments._fields[:-1], types[:-1], _TYPES, strict=True):
+    for name, found, wanted in zip(Arguments._fields, types, _TYPES, strict=True):
         if not issubclass(found, wanted) and not (found is NoneType and name in _OPTIONAL):
             shown = "torch.Tensor" if wanted is Tensor else wanted.__name__
             raise ValueError(f"{name} is {found.__name__}: must be a {shown}")
-    if types[-1] is not NoneType:
-        from slipstream_kernels.spec_verify.workspace import Workspace  # imported by any caller that has one
-
-        if not issubclass(types[-1], Workspace):
-            raise ValueError(f"workspace is {types[-1].__name__}: must be a Workspace")
 
 
 def _check_sampling(sampling: SamplingBatch, device: torch.device) -> int:

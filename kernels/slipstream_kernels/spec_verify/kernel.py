@@ -25,9 +25,9 @@ from slipstream_kernels.spec_verify.kernel_config import (
     tiles_of,
 )
 from slipstream_kernels.spec_verify.kernel_filter_rows import filter_rows
+from slipstream_kernels.spec_verify.kernel_memory import new_statistics
 from slipstream_kernels.spec_verify.kernel_scan import scan
 from slipstream_kernels.spec_verify.result import Verification
-from slipstream_kernels.spec_verify.workspace import Needs, Workspace
 
 __all__ = ["LaunchConfig", "default_config", "verify_kernel"]
 
@@ -70,13 +70,12 @@ def verify_kernel(
     row_start: Tensor | None = None,
     adjustments: LogitAdjustments | None = None,
     margins: bool = False,
-    workspace: Workspace | None = None,
     config: LaunchConfig | None = None,
 ) -> Verification:
     """As `verify`, with checked arguments. `config` None selects the default configuration.
 
     Raises:
-        ValueError: `workspace` is too small or on another device, or `config` is invalid.
+        ValueError: `config` is invalid.
     """
     launch = prepare(
         target_logits,
@@ -87,7 +86,6 @@ def verify_kernel(
         row_start=row_start,
         adjustments=adjustments,
         margins=margins,
-        workspace=workspace,
         config=config,
     )
     if launch.requests:
@@ -109,7 +107,6 @@ def prepare(
     row_start: Tensor | None = None,
     adjustments: LogitAdjustments | None = None,
     margins: bool = False,
-    workspace: Workspace | None = None,
     config: LaunchConfig | None = None,
 ) -> Launch:
     """Prepare the launch of `verify_kernel`, with its outputs and memory, without running anything."""
@@ -118,14 +115,9 @@ def prepare(
     given, filters = Adjustments.of(adjustments), Filters.of(sampling)
     if config is None:
         config = default_config(max(1, requests), vocabulary, registers=_registers(target_logits.dtype, given))
-    tiles, filtering = tiles_of(vocabulary), filters.top_k is not None
+    tiles = tiles_of(vocabulary)
     if not 0 < config.splits <= min(tiles, _MOST_SPLITS):
         raise ValueError(f"config.splits = {config.splits}: must be in 1..{min(tiles, _MOST_SPLITS)}")
-    if workspace is None:
-        workspace = Workspace(requests, draft_count, vocabulary, margins=margins, filters=filtering, device=device)
-    if workspace.device != device:
-        raise ValueError(f"workspace is on {workspace.device}, target_logits is on {device}")
-    needs = Needs(requests=requests, draft_count=draft_count, tiles=tiles, margins=margins, filters=filtering)
     return Launch(
         step=Step(
             target_logits,
@@ -141,7 +133,14 @@ def prepare(
         ),
         adjustments=given,
         filters=filters,
-        statistics=workspace.statistics(needs),
+        statistics=new_statistics(
+            requests=requests,
+            draft_count=draft_count,
+            tiles=tiles,
+            margins=margins,
+            filters=filters.top_k is not None,
+            device=device,
+        ),
         outputs=_outputs(requests, draft_count + 1, margins, device),
         requests=requests,
         draft_count=draft_count,
@@ -165,7 +164,7 @@ def scan_call(launch: Launch) -> Call:
 def filter_call(launch: Launch) -> Call:
     """The launch that completes requests with filters."""
     candidates = launch.statistics.candidates
-    assert candidates is not None, "a workspace for filters has them"
+    assert candidates is not None, "made for calls with filters"
     as_given = launch.adjustments.bias_offsets is None and launch.adjustments.seen_offsets is None
     block, warps = (_SEARCH_BLOCK, _SEARCH_WARPS) if as_given else (_ADJUSTED_SEARCH_BLOCK, _ADJUSTED_SEARCH_WARPS)
     constants = {
@@ -216,6 +215,5 @@ def _outputs(requests: int, width: int, margins: bool, device: torch.device) -> 
         token_ids=column(torch.int64, requests, width),
         accepted=column(torch.int64, requests),
         lengths=column(torch.int64, requests),
-        logprobs=column(torch.float32, requests, width),
         margins=column(torch.float32, requests, width) if margins else None,
     )

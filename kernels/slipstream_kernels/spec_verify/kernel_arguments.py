@@ -77,8 +77,7 @@ class Filters(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What programs tell each other, in a `Workspace`. Sums are of exp((x - max) / T), with T = 1 for greedy
-    requests."""
+    """Memory that the programs share. Sums are of exp((x - max) / T), with T = 1 for greedy requests."""
 
     rows_done: Tensor
     """int32 [R], number of programs that have finished the row."""

@@ -37,7 +37,7 @@ def draw(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """The token of a row, int32, and its adjusted logit.
+    """The token of a row, int32.
 
     Args:
         row, j: the row's place in the logits (int64), and its step.
@@ -48,14 +48,13 @@ def draw(
     """
     key = key_of(tl.load(step.seed + request), tl.load(step.positions + request) + j)
     tile = winner(tile_weights, key, 2 * GROUP, greedy, TILES)
-    x, _ = load_vectors(step, adjustments, request, row, j, tile * TILE, TILE, VECTOR)
+    x = load_vectors(step, adjustments, request, row, j, tile * TILE, TILE, VECTOR)
     vectors = tl.sum(_weights(x, best, least, greedy, inverse_temperature), 1)
     groups = tl.sum(tl.reshape(vectors, [GROUP, GROUP // VECTOR]), 1)
     first = tile * TILE + winner(groups, key, GROUP, greedy, GROUP) * GROUP
-    x, ids = load_adjusted(step, adjustments, request, row, j, first, GROUP)
+    x = load_adjusted(step, adjustments, request, row, j, first, GROUP)
     weights = _weights(x, best, least, greedy, inverse_temperature)
-    token = first + winner(weights, key, 0, greedy, GROUP)
-    return token, tl.sum(tl.where(ids == token, x, 0.0), 0)
+    return first + winner(weights, key, 0, greedy, GROUP)
 
 
 @triton.jit

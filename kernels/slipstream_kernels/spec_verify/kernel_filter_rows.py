@@ -123,7 +123,7 @@ def weigh_tiles(
     for tile in range(tiles):
         weight = tl.full([], 0.0, tl.float32)
         if tl.load(statistics.tile_max + r * tiles + tile) >= least:
-            x, _ = load_vectors(step, adjustments, request, row, j, tile * TILE, TILE, VECTOR)
+            x = load_vectors(step, adjustments, request, row, j, tile * TILE, TILE, VECTOR)
             kept = tl.where(x >= least, exponentials(x, best, inverse_temperature), 0.0)
             weight = tl.sum(tl.sum(kept, 1), 0)
         tl.store(statistics.tile_sum + r * tiles + tile, weight)

@@ -3,7 +3,7 @@
 A row's program draws the row's token, writes it to the outputs, and marks the row as the request's end if the token is
 not the drafted one. A program that finds an end before its row skips the row. The lowest end is never skipped, and all
 rows before it are complete and accepted: it is the terminal row. The program that finishes a request's last row removes
-what later rows have written, and resets the request's counters.
+what later rows have written.
 
 Memory order: counting is acquire-release at GPU scope. A barrier orders the writes of all threads before the atomic
 operation of the one thread, so a program that observes the count observes the rows. Values that other programs wrote
@@ -82,22 +82,19 @@ def complete_row(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Write a row's token, log-probability and margin, and mark the request's end if it is here.
+    """Write a row's token and margin, and mark the request's end if it is here.
 
     `best`, `whole` and `maxima` as from `combine_tiles`; `weights` and `least` as `draw` takes them, for a request that
     is not greedy.
     """
     token = tl.full([], -1, tl.int32)
-    logprob = tl.full([], float("nan"), tl.float32)
     if whole > 0:  # 0: nothing above -inf. NaN: a NaN, or +inf less itself
         greedy = tl.load(step.temperature + request) <= 0
         weights = tl.where(greedy, (maxima == best).to(tl.float32), weights)
-        token, logit = draw(
+        token = draw(
             step, adjustments, request, row, j, weights, best, least, greedy, inverse_temperature, VECTOR, TILES
         )
-        logprob = (logit - best) * inverse_temperature - tl.log(whole)
     tl.store(outputs.token_ids + r, token.to(tl.int64))
-    tl.store(outputs.logprobs + r, logprob)
     if outputs.margins is not None:
         number = tl.arange(0, TILES)
         seconds = tl.load(
@@ -110,8 +107,8 @@ def complete_row(
 
 @triton.jit
 def count_row(statistics, outputs, request, length, draft_count, STEPS: tl.constexpr):
-    """Count a row that is complete or skipped. After the last one, write the rest of the request's outputs and reset
-    its counters. STEPS is a power of two above K."""
+    """Count a row that is complete or skipped. After the last one, write the rest of the request's outputs. STEPS is a
+    power of two above K."""
     tl.debug_barrier()
     finished = tl.atomic_add(statistics.rows_finished + request, 1, sem="acq_rel", scope="gpu")
     if finished == length:
@@ -123,11 +120,7 @@ def count_row(statistics, outputs, request, length, draft_count, STEPS: tl.const
         padding = (steps >= emitted) & (steps <= draft_count)
         tl.debug_barrier()  # All threads have read the token that may be removed.
         tl.store(outputs.token_ids + first + steps, tl.full([STEPS], -1, tl.int64), mask=padding)
-        nan = tl.full([STEPS], float("nan"), tl.float32)
-        tl.store(outputs.logprobs + first + steps, nan, mask=padding)
         if outputs.margins is not None:
-            tl.store(outputs.margins + first + steps, nan, mask=padding)
+            tl.store(outputs.margins + first + steps, tl.full([STEPS], float("nan"), tl.float32), mask=padding)
         tl.store(outputs.accepted + request, (emitted - 1).to(tl.int64))
         tl.store(outputs.lengths + request, emitted.to(tl.int64))
-        tl.store(statistics.rows_finished + request, 0)
-        tl.store(statistics.end + request, 0)

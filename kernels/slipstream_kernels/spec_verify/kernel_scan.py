@@ -54,8 +54,8 @@ def scan(
     STEPS: tl.constexpr,
     LAZY: tl.constexpr,
 ):
-    """Grid: one axis with one program per (row, request, split). The counters in `statistics` are 0 before the launch
-    and 0 after it. TILES and STEPS are powers of two not below `tiles` and K + 1."""
+    """Grid: one axis with one program per (row, request, split). The counters in `statistics` are 0 before the launch.
+    TILES and STEPS are powers of two not below `tiles` and K + 1."""
     pid = tl.program_id(0)
     j = pid // (requests * splits)
     request = (pid // splits) % requests
@@ -88,8 +88,7 @@ def scan(
     )
     tl.debug_barrier()
     done = tl.atomic_add(statistics.rows_done + r, tl.where(skipped, 1 + _SKIPPED, 1), sem="acq_rel", scope="gpu")
-    if (done % _SKIPPED) == splits - 1:
-        tl.store(statistics.rows_done + r, 0)
+    if (done % _SKIPPED) == splits - 1:  # noqa: SIM102 - the second condition may be known to the compiler
         if not is_filtered(step, filters, request):
             if (done < _SKIPPED) & (not skipped):
                 best, whole, maxima, weights = combine_tiles(statistics, r, tiles, inverse_temperature, TILES)

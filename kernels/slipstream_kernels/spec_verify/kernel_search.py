@@ -169,7 +169,7 @@ def _weigh(
             tl.zeros([VECTORS], tl.float32),
         )
         for first in range(0, step.vocabulary, BLOCK):
-            x, _ = load_vectors(step, adjustments, request, row, j, first, BLOCK, VECTOR)
+            x = load_vectors(step, adjustments, request, row, j, first, BLOCK, VECTOR)
             weight = exponentials(x, largest, inverse_temperature)
             w_a += tl.sum(tl.where(x > a, weight, 0.0), 1)
             w_b += tl.sum(tl.where(x > b, weight, 0.0), 1)
@@ -178,7 +178,7 @@ def _weigh(
     else:
         n_a, n_b, n_c = tl.zeros([VECTORS], tl.int32), tl.zeros([VECTORS], tl.int32), tl.zeros([VECTORS], tl.int32)
         for first in range(0, step.vocabulary, BLOCK):
-            x, _ = load_vectors(step, adjustments, request, row, j, first, BLOCK, VECTOR)
+            x = load_vectors(step, adjustments, request, row, j, first, BLOCK, VECTOR)
             n_a += tl.sum((x > a).to(tl.int32), 1)
             n_b += tl.sum((x > b).to(tl.int32), 1)
             n_c += tl.sum((x > c).to(tl.int32), 1)
@@ -205,7 +205,7 @@ def _collect(
     tl.debug_barrier()  # All threads have read the previous candidates.
     found = (row * 0).to(tl.int32)
     for first in range(0, step.vocabulary, BLOCK):
-        x, _ = load_vectors(step, adjustments, request, row, j, first, BLOCK, VECTOR)
+        x = load_vectors(step, adjustments, request, row, j, first, BLOCK, VECTOR)
         wanted = (x > low) & (x <= high)
         counts = tl.sum(wanted.to(tl.int32), 1)
         count = tl.sum(counts, 0)

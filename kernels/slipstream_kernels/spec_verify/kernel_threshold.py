@@ -123,7 +123,7 @@ def _kept_mass(
     else:
         parts = tl.zeros([BLOCK // VECTOR], tl.float32)
         for first in range(0, step.vocabulary, BLOCK):
-            x, _ = load_vectors(step, adjustments, request, row, j, first, BLOCK, VECTOR)
+            x = load_vectors(step, adjustments, request, row, j, first, BLOCK, VECTOR)
             parts += tl.sum(tl.where(x >= value, exponentials(x, best, inverse_temperature), 0.0), 1)
         mass = tl.sum(parts, 0)
     return mass

@@ -96,12 +96,12 @@ def adjust(x, ids, first, step, adjustments, request, row, j, BLOCK: tl.constexp
 
 @triton.jit
 def load_adjusted(step, adjustments, request, row, j, first, BLOCK: tl.constexpr):
-    """The adjusted logits of tokens `first` to `first + BLOCK` of a row, float32 [BLOCK], -inf past the vocabulary,
-    and their ids, int32. `row` int64 is its place in the logits, `j` its step."""
+    """The adjusted logits of tokens `first` to `first + BLOCK` of a row, float32 [BLOCK], -inf past the vocabulary.
+    `row` int64 is its place in the logits, `j` its step."""
     ids = first + tl.arange(0, BLOCK)
     at = step.logits + row * step.row_stride
     x = tl.load(at + ids, mask=ids < step.vocabulary, other=float("-inf")).to(tl.float32)
-    return adjust(x, ids, first, step, adjustments, request, row, j, BLOCK), ids
+    return adjust(x, ids, first, step, adjustments, request, row, j, BLOCK)
 
 
 @triton.jit
@@ -120,4 +120,4 @@ def load_vectors(step, adjustments, request, row, j, first, BLOCK: tl.constexpr,
     ids = vector_ids(first, BLOCK, VECTOR)
     at = step.logits + row * step.row_stride
     x = tl.load(at + ids, mask=ids < step.vocabulary, other=float("-inf")).to(tl.float32)
-    return adjust(x, ids, first, step, adjustments, request, row, j, BLOCK), ids
+    return adjust(x, ids, first, step, adjustments, request, row, j, BLOCK)

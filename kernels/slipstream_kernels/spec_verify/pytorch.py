@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from slipstream_kernels.adjustments import LogitAdjustments, adjusted
-from slipstream_kernels.autograd import without_grad
 from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.filters import filtered, scaled
 from slipstream_kernels.sampling import choose
@@ -29,7 +28,7 @@ _FILTER_WEIGHT = 8
 """Cost of a filtered row, in rows without filters."""
 
 
-@without_grad
+@torch.no_grad()
 def verify_pytorch(
     target_logits: Tensor,
     draft_token_ids: Tensor,
@@ -40,31 +39,30 @@ def verify_pytorch(
     row_start: Tensor | None,
     adjustments: LogitAdjustments | None,
     margins: bool,
-    logprobs: bool,
 ) -> Verification:
     """As `verify`, with checked arguments."""
     requests, drafted = draft_token_ids.shape
     if drafted == 0 and adjustments is None and row_start is None:
         # A short path for plain decoding, where the overhead would be largest.
-        return _plain(target_logits[:requests], sampling, positions, margins=margins, logprobs=logprobs)
+        return _plain(target_logits[:requests], sampling, positions, margins=margins)
     steps = torch.arange(drafted + 1, device=draft_lengths.device)
     rows = _rows(draft_lengths, row_start, steps)
     logits = target_logits
     if adjustments is not None:
         logits = adjusted(target_logits, adjustments, rows, draft_token_ids)
     if drafted == 0:
-        return _plain(logits[rows[:, 0]], sampling, positions, margins=margins, logprobs=logprobs)
+        return _plain(logits[rows[:, 0]], sampling, positions, margins=margins)
     if _saves_time(sampling, logits):
-        choices = _choices_in_turn(logits, draft_token_ids, draft_lengths, sampling, positions, rows, logprobs=logprobs)
+        choices = _choices_in_turn(logits, draft_token_ids, draft_lengths, sampling, positions, rows)
     else:
-        choices = _all_choices(logits, sampling, positions, rows, logprobs=logprobs)
+        choices = _all_choices(logits, sampling, positions, rows)
     tokens, healthy = choices.token_ids, choices.healthy  # [B, K + 1]
     agreed = (tokens[:, :-1] == draft_token_ids) & (steps[:-1] < draft_lengths[:, None])
     if healthy is not None:
         agreed = agreed & healthy[:, :-1]
     accepted = _first_false(agreed, steps)
     healthy = None if healthy is None else healthy.gather(1, accepted[:, None])[:, 0]
-    result = _result(tokens, accepted, healthy, choices.logprobs, steps)
+    result = _result(tokens, accepted, healthy, steps)
     return result._replace(margins=_margins(logits, result.token_ids, rows)) if margins else result
 
 
@@ -89,14 +87,11 @@ def _of_rows(sampling: SamplingBatch, positions: Tensor, rows: Tensor, total: in
     return sampling.rows(owner), at.add_((positions - rows[:, 0])[owner])
 
 
-def _plain(
-    logits: Tensor, sampling: SamplingBatch, positions: Tensor, *, margins: bool, logprobs: bool
-) -> Verification:
+def _plain(logits: Tensor, sampling: SamplingBatch, positions: Tensor, *, margins: bool) -> Verification:
     """Without drafts: one token from each request's single row in `logits` [B, V]."""
-    choices = _choices(logits, sampling, positions, logprobs=logprobs)
+    choices = _choices(logits, sampling, positions)
     steps = torch.zeros_like(choices.token_ids)
-    chances = None if choices.logprobs is None else choices.logprobs[:, None]
-    result = _result(choices.token_ids[:, None], steps, choices.healthy, chances, steps[:1])
+    result = _result(choices.token_ids[:, None], steps, choices.healthy, steps[:1])
     return result._replace(margins=_margins(logits, result.token_ids)) if margins else result
 
 
@@ -107,18 +102,14 @@ class _Choices(NamedTuple):
     """int64; arbitrary in rows without a distribution."""
     healthy: Tensor | None
     """bool: whether the row has a distribution; None if all have one."""
-    logprobs: Tensor | None
-    """float32, the token's log-probability before filters."""
 
 
-def _all_choices(
-    logits: Tensor, sampling: SamplingBatch, positions: Tensor, rows: Tensor, *, logprobs: bool
-) -> _Choices:
+def _all_choices(logits: Tensor, sampling: SamplingBatch, positions: Tensor, rows: Tensor) -> _Choices:
     """Choose a token in every row at once."""
     if not sampling.all_greedy:
         sampling, positions = _of_rows(sampling, positions, rows, logits.size(0))
-    choices = _choices(logits, sampling, positions, logprobs=logprobs)
-    return _Choices(*(None if part is None else part.take(rows) for part in choices))  # type: ignore[arg-type]
+    tokens, healthy = _choices(logits, sampling, positions)
+    return _Choices(tokens.take(rows), None if healthy is None else healthy.take(rows))
 
 
 def _saves_time(sampling: SamplingBatch, logits: Tensor) -> bool:
@@ -134,20 +125,15 @@ def _choices_in_turn(
     sampling: SamplingBatch,
     positions: Tensor,
     rows: Tensor,
-    *,
-    logprobs: bool,
 ) -> _Choices:
     """As `_all_choices`, but without the rows after a request's first difference, which are left arbitrary."""
     tokens, healthy = torch.full_like(rows, PADDING), torch.ones_like(rows, dtype=torch.bool)
-    chances = torch.zeros(rows.shape) if logprobs else None
     active = torch.arange(rows.size(0))
     for step in range(rows.size(1)):
         at = rows[active, step]
         wanted = logits.narrow(0, int(at), 1) if at.numel() == 1 else logits[at]
-        chosen = _choices(wanted, sampling.rows(active), positions[active] + step, logprobs=logprobs)
+        chosen = _choices(wanted, sampling.rows(active), positions[active] + step)
         tokens[active, step] = chosen.token_ids
-        if chances is not None and chosen.logprobs is not None:
-            chances[active, step] = chosen.logprobs
         if chosen.healthy is not None:
             healthy[active, step] = chosen.healthy
         if step < draft_token_ids.size(1):
@@ -155,23 +141,19 @@ def _choices_in_turn(
             active = active[agreed & healthy[active, step]]
             if not active.numel():
                 break
-    return _Choices(tokens, healthy, chances)
+    return _Choices(tokens, healthy)
 
 
-def _choices(logits: Tensor, sampling: SamplingBatch, positions: Tensor, *, logprobs: bool) -> _Choices:
+def _choices(logits: Tensor, sampling: SamplingBatch, positions: Tensor) -> _Choices:
     """Choose a token in each row of `logits` [N, V]; `sampling` and `positions` have one entry per row."""
     if sampling.all_greedy:
         best, tokens = logits.max(-1)
-        chances = logits.log_softmax(-1, dtype=torch.float32).amax(-1) if logprobs else None
-        return _Choices(tokens, _finite(best), chances)
+        return _Choices(tokens, _finite(best))
     x = logits.to(torch.float32)
     best = x.amax(-1)
     scores = scaled(x, sampling, best)
-    weights = scores.exp()
-    total = weights.sum(-1) if logprobs else None
-    tokens = choose(filtered(weights, scores, sampling), scores, sampling, positions)
-    chances = None if total is None else scores.gather(1, tokens[:, None])[:, 0] - total.log()
-    return _Choices(tokens, _finite(best), chances)
+    tokens = choose(filtered(scores.exp(), scores, sampling), scores, sampling, positions)
+    return _Choices(tokens, _finite(best))
 
 
 def _finite(best: Tensor) -> Tensor | None:
@@ -197,15 +179,11 @@ def _margins(logits: Tensor, token_ids: Tensor, rows: Tensor | None = None) -> T
     return (gaps[:, None] if rows is None else gaps.take(rows)).masked_fill(token_ids == PADDING, math.nan)
 
 
-def _result(
-    tokens: Tensor, accepted: Tensor, healthy: Tensor | None, logprobs: Tensor | None, steps: Tensor
-) -> Verification:
-    """Build the result from `tokens` and `logprobs` [B, K + 1] by padding all entries that are not emitted. A request
-    that is not `healthy` [B] emits nothing; None means that all are."""
+def _result(tokens: Tensor, accepted: Tensor, healthy: Tensor | None, steps: Tensor) -> Verification:
+    """Build the result from `tokens` [B, K + 1] by padding all entries that are not emitted. A request that is not
+    `healthy` [B] emits nothing; None means that all are."""
     accepted = accepted if healthy is None else accepted.where(healthy, -1)
     lengths = accepted + 1
     if healthy is not None or tokens.size(1) > 1:
-        padding = steps >= lengths[:, None]
-        tokens = tokens.masked_fill_(padding, PADDING)
-        logprobs = None if logprobs is None else logprobs.masked_fill_(padding, math.nan)
-    return Verification(tokens, accepted, lengths, logprobs, None)
+        tokens = tokens.masked_fill_(steps >= lengths[:, None], PADDING)
+    return Verification(tokens, accepted, lengths, None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from slipstream_kernels.adjustments import LogitAdjustments
@@ -12,10 +10,6 @@ from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.spec_verify.checks import Arguments, check_form
 from slipstream_kernels.spec_verify.pytorch import verify_pytorch
 from slipstream_kernels.spec_verify.result import Verification
-from slipstream_kernels.spec_verify.value_checks import check_values_of
-
-if TYPE_CHECKING:
-    from slipstream_kernels.spec_verify.workspace import Workspace
 
 
 def verify(
@@ -28,10 +22,7 @@ def verify(
     row_start: Tensor | None = None,
     adjustments: LogitAdjustments | None = None,
     margins: bool = False,
-    logprobs: bool = True,
-    check_values: bool = True,
     backend: Backend = "auto",
-    workspace: Workspace | None = None,
 ) -> Verification:
     """Compute the tokens of plain decoding and accept the drafted tokens that are equal to them. Writes no input.
 
@@ -50,36 +41,21 @@ def verify(
         row_start: int64 [B], ascending. None: the rows of all requests follow each other without gaps.
         adjustments: adjustments of the B requests' target logits.
         margins: return the gap between the target's two best logits for each token.
-        logprobs: return each token's log-probability. The kernel computes it at no cost.
-        check_values: read values back from the device and check them, which waits for the GPU. If off, a drafted token
-            outside the vocabulary is not accepted, and the caller must ensure that all other values are valid.
         backend: "auto" selects the kernel for tensors on a GPU where `triton` is installed, else PyTorch. Kernels are
             compiled at their first use, for some seconds: call once with the same types and arguments before serving
-            traffic or capturing a CUDA graph.
-        workspace: memory for the kernel, for calls without allocation; None allocates.
+            traffic.
+
+    Values are not checked, because that would wait for the GPU. A drafted token outside the vocabulary is not accepted;
+    the caller must ensure that all other values are valid.
 
     Raises:
-        ValueError: an argument's shape, type, device, layout or value is wrong. Raised before anything runs.
+        ValueError: an argument's shape, type, device or layout is wrong. Raised before anything runs.
         KernelUnavailable: `backend` is "kernel" and there is no GPU or no `triton`.
     """
-    arguments = Arguments(
-        target_logits,
-        draft_token_ids,
-        draft_lengths,
-        sampling,
-        positions,
-        row_start,
-        adjustments,
-        workspace,
-    )
-    check_form(arguments)
-    on_kernel = use_kernel(backend, target_logits.device)
-    if check_values:
-        check_values_of(arguments)
-    given = arguments[:5]
-    if not on_kernel:
-        return verify_pytorch(*given, row_start=row_start, adjustments=adjustments, margins=margins, logprobs=logprobs)
+    given = (target_logits, draft_token_ids, draft_lengths, sampling, positions)
+    check_form(Arguments(*given, row_start, adjustments))
+    if not use_kernel(backend, target_logits.device):
+        return verify_pytorch(*given, row_start=row_start, adjustments=adjustments, margins=margins)
     from slipstream_kernels.spec_verify.kernel import verify_kernel  # needs `triton`
 
-    result = verify_kernel(*given, row_start=row_start, adjustments=adjustments, margins=margins, workspace=workspace)
-    return result if logprobs else result._replace(logprobs=None)
+    return verify_kernel(*given, row_start=row_start, adjustments=adjustments, margins=margins)

@@ -1,1 +1,0 @@
-"""Parts of the verification benchmark: cases, checks and measurement."""
