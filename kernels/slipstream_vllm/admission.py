@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from vllm.sampling_params import SamplingParams
 
 from slipstream_vllm import compatibility
-from slipstream_vllm.draft_length import check_keys, requested_adaptive, requested_class, requested_length
+from slipstream_vllm.class_file import ClassFile
+from slipstream_vllm.classes import ENDPOINTS, Traits
+from slipstream_vllm.draft_length import CLASS_KEY, check_keys, requested_adaptive, requested_class, requested_length
 from slipstream_vllm.errors import BadRequest
 from slipstream_vllm.hooks import wrap
+from slipstream_vllm.resumption import continued
 
-_REQUESTS = (
+_REQUESTS = (  # the first three: in the order of ENDPOINTS
     ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest"),
     ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest"),
     ("vllm.entrypoints.openai.responses.protocol", "ResponsesRequest"),
@@ -57,6 +61,12 @@ def install_responses() -> None:
     wrap(OpenAIServingResponses, "_generate_with_builtin_tools", _checked_responses)
 
 
+def install_rules(file: ClassFile) -> None:
+    """Give requests without a class the one of the first rule in `file` that matches."""
+    for (module, name), endpoint in zip(_REQUESTS, ENDPOINTS, strict=False):
+        wrap(getattr(import_module(module), name), "to_sampling_params", _classified(file, endpoint))
+
+
 def check_request(vllm_config: Any, params: object) -> None:
     """Raises: `BadRequest`, which names the field and its value."""
     if not isinstance(params, SamplingParams) or not compatibility.serves(vllm_config):
@@ -74,10 +84,43 @@ def check_request(vllm_config: Any, params: object) -> None:
         requested_class(params.extra_args)
 
 
+def _continued(owner: Any, prompt: Any, params: object) -> Any:
+    """The prompt with the tokens of an answer that is resumed. `owner` has vLLM's configuration and renderer."""
+    if not isinstance(params, SamplingParams) or not compatibility.serves(owner.vllm_config):
+        return prompt
+    return continued(prompt, params.extra_args, owner.renderer.tokenizer)
+
+
+def _classified(file: ClassFile, endpoint: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def classified(to_params: Callable[..., Any]) -> Callable[..., Any]:
+        def to_classified_params(self: Any, *args: Any, **kwargs: Any) -> Any:
+            params = to_params(self, *args, **kwargs)
+            own = params.extra_args or {}
+            classes = file.current()
+            if own.get(CLASS_KEY) is None and (label := classes.label(_traits(self, params, endpoint))):
+                params.extra_args = {**own, CLASS_KEY: label}
+            return params
+
+        return to_classified_params
+
+    return classified
+
+
+def _traits(request: Any, params: Any, endpoint: str) -> Traits:
+    return Traits(
+        endpoint=endpoint,
+        model=request.model,
+        max_tokens=params.max_tokens,
+        tools=bool(getattr(request, "tools", None)),
+        response_format=params.structured_outputs is not None,
+    )
+
+
 def _checked_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
     # Not a generator itself, so that it raises when called instead of when the first output is awaited.
     def checked_generate(self: Any, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
         check_request(self.vllm_config, sampling_params)
+        _continued(self, prompt, sampling_params)
         return generate(self, prompt, sampling_params, *args, **kwargs)
 
     return checked_generate
@@ -86,6 +129,7 @@ def _checked_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
 def _checked_process_inputs(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
     def checked_process_inputs(self: Any, request_id: Any, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         check_request(self.vllm_config, params)
+        prompt = _continued(self, prompt, params)
         return process_inputs(self, request_id, prompt, params, *args, **kwargs)
 
     return checked_process_inputs

@@ -18,11 +18,11 @@ Hole = tuple[int, int, int]
 
 def catch_up(runner: Any, table: Any, holes: Sequence[Hole]) -> None:
     """Compute the draft model's KV cache for `holes`, at the cost of a prefill over as many tokens."""
-    for part in _parts(holes, runner.drafter.max_num_tokens):
+    for part in parts(holes, runner.drafter.max_num_tokens):
         _forward(runner, table, part)
 
 
-def _parts(holes: Sequence[Hole], most: int) -> Iterator[list[Hole]]:
+def parts(holes: Sequence[Hole], most: int) -> Iterator[list[Hole]]:
     """Divide holes into batches of at most `most` tokens. The parts of one hole stay in order."""
     part: list[Hole] = []
     room = most

@@ -17,6 +17,9 @@ TESTED_VERSIONS = ("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
 # Values of vLLM's `rejection_sample_method` that change answers; vLLM 0.33 added `fly`.
 LOSSY_METHODS = ("fly", "synthetic")
 
+# Drafting methods beside which `slipstream_hybrid` was tested.
+HYBRID_METHODS = ("draft_model", "eagle")
+
 Hook = tuple[str, str]
 """Module and attribute path of an object that the plugin subclasses, wraps or calls."""
 
@@ -26,6 +29,7 @@ COMMON_HOOKS: tuple[Hook, ...] = (
     ("vllm.plugins", "load_endpoint_plugins"),
     ("vllm.v1.engine.async_llm", "AsyncLLM.generate"),
     ("vllm.v1.engine.core", "EngineCore.post_step"),
+    ("vllm.v1.engine.detokenizer", "FastIncrementalDetokenizer.__init__"),
     ("vllm.v1.engine.input_processor", "InputProcessor.process_inputs"),
     ("vllm.v1.metrics.loggers", "StatLoggerManager.record"),
     ("vllm.v1.metrics.stats", "RequestSpecDecodeMetrics.to_dict"),
@@ -33,8 +37,16 @@ COMMON_HOOKS: tuple[Hook, ...] = (
 )
 # Further objects for a server with the plugin's scheduler. Each import is heavy.
 SERVER_HOOKS: tuple[Hook, ...] = (
+    ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest.to_sampling_params"),
+    ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionResponse"),
+    ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionStreamResponse"),
+    ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest.to_sampling_params"),
+    ("vllm.entrypoints.openai.completion.protocol", "CompletionResponse"),
+    ("vllm.entrypoints.openai.completion.protocol", "CompletionStreamResponse"),
+    ("vllm.entrypoints.openai.responses.protocol", "ResponsesRequest.to_sampling_params"),
     ("vllm.entrypoints.openai.responses.serving", "OpenAIServingResponses._generate_with_builtin_tools"),
     ("vllm.entrypoints.openai.responses.serving", "OpenAIServingResponses.responses_full_generator"),
+    ("vllm.entrypoints.serve.engine.protocol", "CompletionTokenUsageInfo"),
     ("vllm.v1.core.sched.async_scheduler", "AsyncScheduler._update_after_schedule"),
     ("vllm.v1.core.sched.scheduler", "Scheduler._update_after_schedule"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.add_request"),
@@ -59,9 +71,19 @@ V1_HOOKS: tuple[Hook, ...] = (
 )
 # Further objects for the V2 model runner.
 V2_HOOKS: tuple[Hook, ...] = (
+    ("vllm.v1.worker.gpu.async_utils", "async_copy_to_np"),
+    ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner.execute_model"),
     ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner.load_model"),
+    ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner.sample_tokens"),
     ("vllm.v1.worker.gpu.sample.sampler", "Sampler.sample"),
+    ("vllm.v1.worker.gpu.spec_decode.ngram.speculator", "NgramGPUSpeculator.propose"),
+    ("vllm.v1.worker.gpu.spec_decode.ngram.speculator", "_ngram_scan_kernel"),
     ("vllm.v1.worker.gpu.spec_decode.rejection_sampler", "RejectionSampler._verify"),
+    ("vllm.v1.worker.gpu.spec_decode.speculator", "DraftModelSpeculator._build_attn_metadata"),
+    ("vllm.v1.worker.gpu.spec_decode.speculator", "DraftModelSpeculator.sample_draft"),
+    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator._run_model"),
+    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.propose"),
+    ("vllm.v1.worker.gpu.spec_decode.target_dependent_ar.speculator", "TargetDependentARSpeculator.propose"),
 )
 
 
@@ -94,6 +116,11 @@ def check_version() -> None:
 def check_configuration(vllm_config: Any) -> None:
     """Raises: `UnsupportedServerError` with one sentence if the plugin cannot run with this configuration."""
     check_version()
+    if settings.uses_rust_frontend():
+        raise UnsupportedServerError(
+            f"slipstream-vllm does not support {settings.RUST_VARIABLE}=1: that server checks no draft lengths, counts "
+            "no drafts by request and has no control routes; unset it."
+        )
     parallel = vllm_config.parallel_config
     model = vllm_config.model_config
     if parallel.data_parallel_size > 1 and model is not None and model.is_moe:
@@ -104,6 +131,8 @@ def check_configuration(vllm_config: Any) -> None:
     _check_losslessness(vllm_config)
     if settings.acceptance(vllm_config) == "equality":
         _check_equality(vllm_config)
+    if settings.is_hybrid(vllm_config):
+        _check_hybrid(vllm_config)
 
 
 def _check_losslessness(vllm_config: Any) -> None:
@@ -130,7 +159,7 @@ def _check_equality(vllm_config: Any) -> None:
             f"{rule} replaces vLLM's verification, and the speculative configuration has rejection_sample_method "
             f"{method!r}: remove this field, or set {settings.ACCEPTANCE_VARIABLE}=rejection."
         )
-    if vllm_config.use_v2_model_runner and not settings.has_v2_equality():
+    if vllm_config.use_v2_model_runner and not settings.extends_v2():
         raise UnsupportedServerError(
             f"{rule} with vLLM's V2 model runner needs vLLM 0.32 or later, this is {vllm_version()}: set "
             f"VLLM_USE_V2_MODEL_RUNNER=0, or {settings.ACCEPTANCE_VARIABLE}=rejection."
@@ -142,20 +171,60 @@ def _check_equality(vllm_config: Any) -> None:
         )
 
 
-def warning(vllm_config: Any) -> str | None:
-    """One sentence about a configuration that works at an avoidable cost; None otherwise."""
+def _check_hybrid(vllm_config: Any) -> None:
+    """Raises: `UnsupportedServerError` if this server cannot verify copies beside its drafter's tokens."""
     speculative = vllm_config.speculative_config
-    if speculative is None or not speculative.uses_draft_model() or not vllm_config.use_v2_model_runner:
-        return None
-    return (
-        "slipstream-vllm: vLLM's V2 model runner runs the draft model in full in every step, so a request with draft "
-        "length 0 pays for it too; set VLLM_USE_V2_MODEL_RUNNER=0 where requests often decode without drafts."
-    )
+    method = None if speculative is None else speculative.method
+    rule = settings.acceptance(vllm_config)
+    reason = None
+    if method not in HYBRID_METHODS:
+        reason = f"needs one of the drafting methods {', '.join(HYBRID_METHODS)}, not {method}"
+    elif not vllm_config.use_v2_model_runner or not settings.skips_draft_passes():
+        reason = "needs the V2 model runner of vLLM 0.32: set VLLM_USE_V2_MODEL_RUNNER=1 there"
+    elif speculative.enable_adaptive_verification:
+        reason = "does not support enable_adaptive_verification, which judges the drafter's tokens alone"
+    elif rule != "equality":
+        reason = f"needs {settings.ACCEPTANCE_VARIABLE}=equality, not {rule}"
+    if reason is not None:
+        raise UnsupportedServerError(f"additional_config.{settings.HYBRID_KEY} {reason}; or set it to false.")
+
+
+def warnings(vllm_config: Any) -> list[str]:
+    """One sentence about each part of a configuration that works at an avoidable cost."""
+    speculative = vllm_config.speculative_config
+    if speculative is None or not vllm_config.use_v2_model_runner:
+        return []
+    found = []
+    if speculative.uses_draft_model() and not settings.skips_draft_passes():
+        found.append(
+            f"slipstream-vllm: the V2 model runner of vLLM {vllm_version()} runs the draft model in full in every "
+            "step, so a request with draft length 0 pays for it too; use vLLM 0.32, or set VLLM_USE_V2_MODEL_RUNNER=0."
+        )
+    mode = vllm_config.compilation_config.cudagraph_mode
+    if _loses_full_graphs(mode, speculative):
+        rest = "none" if mode.mixed_mode().name == "NONE" else f"a {mode.mixed_mode().name} one"
+        found.append(
+            f"slipstream-vllm: with cudagraph_mode {mode.name}, a step has a full CUDA graph only if every request "
+            f"verifies {speculative.num_speculative_tokens} draft tokens, and {rest} otherwise; for different draft "
+            "lengths set cudagraph_mode FULL where the attention backend supports it, or enable_adaptive_verification."
+        )
+    return found
+
+
+def _loses_full_graphs(mode: Any, speculative: Any) -> bool:
+    """Whether full graphs exist, but for steps of one length alone.
+
+    `separate_routine`: decodes have graphs of their own, which vLLM captures for 1 + num_speculative_tokens rows of
+    each request, or, with adaptive verification, for any number of rows.
+    """
+    is_adaptive = getattr(speculative, "enable_adaptive_verification", False)
+    return mode is not None and mode.separate_routine() and mode.has_full_cudagraphs() and not is_adaptive
 
 
 def check_hooks(vllm_config: Any) -> None:
     """Raises: `UnsupportedServerError` if a vendor's build lacks an object that the plugin uses."""
-    of_runner = V2_HOOKS if vllm_config.use_v2_model_runner else V1_HOOKS
+    of_v2 = V2_HOOKS if settings.extends_v2() else ()
+    of_runner = of_v2 if vllm_config.use_v2_model_runner else V1_HOOKS
     lacking = missing((*COMMON_HOOKS, *SERVER_HOOKS, *of_runner))
     if lacking:
         raise UnsupportedServerError(

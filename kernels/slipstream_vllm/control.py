@@ -3,6 +3,7 @@
 slipstream_limit(limit | None | "get")        an upper bound for every request; returns the bound in force
 slipstream_set_length(request_id, length)     one request, by its client's id; returns the number of changed sequences
 slipstream_stop_drafting()                    length 0 for all running and waiting requests; returns their number
+slipstream_classes()                          counts and present draft length of each class
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ def install() -> None:
     EngineCore.slipstream_limit = _limit
     EngineCore.slipstream_set_length = _set_length
     EngineCore.slipstream_stop_drafting = _stop_drafting
+    EngineCore.slipstream_classes = _classes
 
 
 def _limit(core: Any, limit: int | Literal["get"] | None) -> int | None:
@@ -34,3 +36,8 @@ def _set_length(core: Any, request_id: str, length: int) -> int:
 def _stop_drafting(core: Any) -> int:
     stopped: int = core.scheduler.slipstream_stop_drafting()
     return stopped
+
+
+def _classes(core: Any) -> dict[str, dict[str, Any]]:
+    classes: dict[str, dict[str, Any]] = core.scheduler.slipstream_classes()
+    return classes

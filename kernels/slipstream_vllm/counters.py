@@ -1,4 +1,4 @@
-"""Counters by request class and draft length, from the engine to vLLM's `/metrics`.
+"""Counters by request class, draft length and source, from the engine to vLLM's `/metrics`.
 
 The scheduler counts each verified draft where vLLM counts it, so the sums over labels equal vLLM's own
 `vllm:spec_decode_num_*` counters. The rows of a step are part of `SchedulerStats`, which vLLM sends to one API server
@@ -8,38 +8,66 @@ only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from prometheus_client import Counter
 
+from slipstream_vllm.classes import UNLABELLED
 from slipstream_vllm.hooks import wrap
 
 # `kv_connector_stats` is the only field of SchedulerStats that carries a free dictionary. The wrapper below takes the
 # key out before any logger of vLLM reads the field.
 COUNTS_KEY = "slipstream"
 MAX_CLASSES = 64
-UNLABELLED = "unlabelled"
 OTHER = "other"
+COPY, DRAFTER = "copy", "drafter"
 
-Row = tuple[str, int, int, int, int]
-"""Class, draft length, drafts, draft tokens, accepted tokens."""
+Row = tuple[str, int, str, int, int, int]
+"""Class, draft length, source (`COPY` or `DRAFTER`), drafts, draft tokens, accepted tokens."""
+
+
+@dataclass
+class ClassTotals:
+    """Counts of a class since the start. `steps` are those that gave a request of the class tokens."""
+
+    requests: int = 0
+    tokens: int = 0
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    engine_s: float = 0.0
+    own_length: int | None = None
+    """The draft length that the class's latest request set itself, or None."""
 
 
 class StepCounts:
-    """Verified drafts since the last `take`, by class and draft length; after 64 classes, further ones are `other`."""
+    """Totals by class, and verified drafts since the last `take`, by class, draft length and source; after 64 classes,
+    further ones are `other`."""
 
     def __init__(self) -> None:
+        self.totals: dict[str, ClassTotals] = {}
         self._classes = {UNLABELLED, OTHER}
-        self._rows: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self._rows: dict[tuple[str, int, str], tuple[int, int, int]] = {}
 
-    def add(self, request_class: str | None, draft_length: int, drafted: int, accepted: int) -> None:
-        key = (self._label(request_class), draft_length)
+    def add(self, request_class: str | None, draft_length: int, source: str, drafted: int, accepted: int) -> None:
+        totals = self.of(request_class)
+        totals.drafted += drafted
+        totals.accepted += accepted
+        key = (self._label(request_class), draft_length, source)
         drafts, draft_tokens, accepted_tokens = self._rows.get(key, (0, 0, 0))
         self._rows[key] = (drafts + 1, draft_tokens + drafted, accepted_tokens + accepted)
 
+    def of(self, request_class: str | None) -> ClassTotals:
+        """The totals of a class."""
+        label = self._label(request_class)
+        if label not in self.totals:
+            self.totals[label] = ClassTotals()
+        return self.totals[label]
+
     def take(self) -> list[Row]:
-        rows = [(label, length, *counts) for (label, length), counts in self._rows.items()]
+        rows = [(*key, *counts) for key, counts in self._rows.items()]
         self._rows = {}
         return rows
 
@@ -73,14 +101,14 @@ def _counted(record: Callable[..., Any]) -> Callable[..., Any]:
 def observe(rows: Iterable[Row]) -> None:
     """Add the rows of one step to the counters of this process."""
     drafts, drafted, accepted = _counters()
-    for request_class, draft_length, *counts in rows:
+    for request_class, draft_length, source, *counts in rows:
         for counter, count in zip((drafts, drafted, accepted), counts, strict=True):
-            counter.labels(request_class, str(draft_length)).inc(count)
+            counter.labels(request_class, str(draft_length), source).inc(count)
 
 
 @cache
 def _counters() -> tuple[Counter, Counter, Counter]:
-    labels = ("request_class", "draft_length")
+    labels = ("request_class", "draft_length", "source")
     return (
         Counter("slipstream_vllm_drafts", "Drafts that were verified.", labels),
         Counter("slipstream_vllm_draft_tokens", "Draft tokens that were verified.", labels),

@@ -5,19 +5,18 @@ They are fields of `vllm_xargs`, which vLLM passes on as `SamplingParams.extra_a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from slipstream_vllm.classes import class_problem, is_class
 from slipstream_vllm.errors import BadRequest
+from slipstream_vllm.resumption import RESUME_KEY
 
 LENGTH_KEY = "slipstream_draft_length"
 ADAPTIVE_KEY = "slipstream_adaptive"
 CLASS_KEY = "slipstream_class"
-_KEYS = (LENGTH_KEY, ADAPTIVE_KEY, CLASS_KEY)
-MAX_CLASS_CHARS = 64
+_KEYS = (LENGTH_KEY, ADAPTIVE_KEY, CLASS_KEY, RESUME_KEY)
 _PREFIX = "slipstream_"
-_CLASS = re.compile(r"[a-z_]+(/[a-z]+)?")
 
 
 def check_keys(extra_args: Mapping[str, Any]) -> None:
@@ -25,20 +24,19 @@ def check_keys(extra_args: Mapping[str, Any]) -> None:
     for key in extra_args:
         if key.startswith(_PREFIX) and key not in _KEYS:
             raise BadRequest(
-                f"vllm_xargs.{key} is unknown; {LENGTH_KEY}, {ADAPTIVE_KEY} and {CLASS_KEY} are the fields of "
-                "slipstream-vllm.",
+                f"vllm_xargs.{key} is unknown; {', '.join(_KEYS)} are the fields of slipstream-vllm.",
                 parameter=f"vllm_xargs.{key}",
             )
 
 
-def requested_length(extra_args: Mapping[str, Any] | None, most: int) -> int:
-    """The request's draft length, 0..`most`; `most` if the request sets none.
+def requested_length(extra_args: Mapping[str, Any] | None, most: int) -> int | None:
+    """The request's draft length, 0..`most`, or None.
 
     Raises: `BadRequest` for an invalid value.
     """
     value = (extra_args or {}).get(LENGTH_KEY)
     if value is None:
-        return most
+        return None
     return checked_length(value, most, f"vllm_xargs.{LENGTH_KEY}")
 
 
@@ -76,10 +74,7 @@ def requested_class(extra_args: Mapping[str, Any] | None) -> str | None:
     value = (extra_args or {}).get(CLASS_KEY)
     if value is None:
         return None
-    if not isinstance(value, str) or len(value) > MAX_CLASS_CHARS or not _CLASS.fullmatch(value):
-        raise BadRequest(
-            f"vllm_xargs.{CLASS_KEY} is {value!r}; 'task' or 'task/length' in the letters a-z (and _ in the task), "
-            f"at most {MAX_CLASS_CHARS} characters, is required.",
-            parameter=f"vllm_xargs.{CLASS_KEY}",
-        )
+    if not is_class(value):
+        name = f"vllm_xargs.{CLASS_KEY}"
+        raise BadRequest(class_problem(name, value), parameter=name)
     return value

@@ -1,8 +1,9 @@
 """Capabilities of vLLM's drafting methods: fewer draft tokens in a step, and a step without the drafter.
 
-vLLM passes `num_spec_tokens_to_schedule` to every drafter. Suffix decoding, n-gram on GPUs and
+vLLM passes `num_spec_tokens_to_schedule` to every drafter. On the V1 model runner, suffix decoding, n-gram on GPUs and
 `extract_hidden_states` assert that it equals `num_speculative_tokens`, and drafters that propose all tokens in one pass
-size their buffers for that number. For these and for unknown methods, drafts are truncated after drafting.
+size their buffers for that number. For these and for unknown methods, drafts are truncated after drafting. The V2 model
+runner truncates the drafts of every method itself, since vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 _SHORTENED = ("draft_model", "eagle", "eagle3", "mtp", "ngram")
 
 
-def may_shorten(speculative_config: Any) -> bool:
-    """Whether the drafter can propose fewer tokens than `num_speculative_tokens`."""
-    return speculative_config.method in _SHORTENED and not speculative_config.parallel_drafting
+def may_shorten(speculative_config: Any, *, v2: bool = False) -> bool:
+    """Whether the drafter can propose fewer tokens than `num_speculative_tokens`. `v2`: the runner truncates them."""
+    return v2 or (speculative_config.method in _SHORTENED and not speculative_config.parallel_drafting)
 
 
 def has_passes(speculative_config: Any) -> bool:

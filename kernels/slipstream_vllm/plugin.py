@@ -30,9 +30,9 @@ def register() -> None:
         return
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    from slipstream_vllm import control, counters, drafting, engine_time, routes
+    from slipstream_vllm import control, counters, drafting, engine_time, resumption, routes
 
-    for module in (admission, control, counters, engine_time, routes):
+    for module in (admission, control, counters, engine_time, resumption, routes):
         module.install()
     drafting.install_in_engine()
     wrap(WorkerWrapperBase, "init_device", _with_worker_hooks)
@@ -53,10 +53,11 @@ def _checked(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:
                 settings.fix_acceptance(vllm_config)
                 compatibility.check_configuration(vllm_config)
                 compatibility.check_hooks(vllm_config)
+                settings.class_file(vllm_config)
             except UnsupportedServerError as error:
                 logger.error("%s", error)
                 raise
-            if (warning := compatibility.warning(vllm_config)) is not None:
+            for warning in compatibility.warnings(vllm_config):
                 logger.warning("%s", warning)
             _report_counts_per_request(vllm_config)
             admission.keep_booleans()
@@ -79,9 +80,18 @@ def _with_worker_hooks(init_device: Callable[..., Any]) -> Callable[..., Any]:
 def _install_in_worker(vllm_config: Any) -> None:
     """Install the hooks of the model runner that this worker builds."""
     if vllm_config.use_v2_model_runner:
-        from slipstream_vllm import acceptance_v2
+        if settings.extends_v2():
+            from slipstream_vllm import acceptance_v2
 
-        acceptance_v2.install_in_worker()
+            acceptance_v2.install_in_worker()
+        if settings.skips_draft_passes():
+            from slipstream_vllm import drafting_v2
+
+            drafting_v2.install_in_worker()
+        if settings.is_hybrid(vllm_config):
+            from slipstream_vllm import hybrid_v2
+
+            hybrid_v2.install_in_worker()
         return
     from slipstream_vllm import acceptance, drafting, no_drafts, seeds
 

@@ -1,7 +1,10 @@
-"""Adds `metrics.speculative_decoding` to responses of the Responses API, as in chat and text completions.
+"""The counts of a request in its response, where vLLM itself leaves them out.
 
-vLLM 0.32 has the counts of a response's sequence but omits them from the response. A stream ends with the whole
-response in `response.completed`, so one function covers both.
+Responses API: vLLM 0.32 has the counts of a response's sequence but omits them from the response. A stream ends with
+the whole response in `response.completed`, so one function covers both.
+
+Chat and text completions: vLLM has the counts in `metrics` only, which proxies and clients of OpenAI's protocol drop.
+OpenAI's own fields for draft tokens, in `usage.completion_tokens_details`, get them too.
 """
 
 from __future__ import annotations
@@ -14,9 +17,37 @@ from slipstream_vllm.hooks import wrap
 
 def install() -> None:
     """Add the counts to every response of one sequence. Only an API server imports these classes."""
+    from vllm.entrypoints.openai.chat_completion import protocol as chat
+    from vllm.entrypoints.openai.completion import protocol as completion
     from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
 
     wrap(OpenAIServingResponses, "responses_full_generator", _counted)
+    for model in (chat.ChatCompletionResponse, chat.ChatCompletionStreamResponse):
+        wrap(model, "__init__", _with_details)
+    for model in (completion.CompletionResponse, completion.CompletionStreamResponse):
+        wrap(model, "__init__", _with_details)
+
+
+def _with_details(construct: Callable[..., None]) -> Callable[..., None]:
+    def construct_with_details(self: Any, **fields: Any) -> None:
+        construct(self, **fields)
+        if fields.get("metrics") is not None:
+            add_details(self.usage, self.metrics.speculative_decoding)
+
+    return construct_with_details
+
+
+def add_details(usage: Any, counts: Any) -> None:
+    """Set OpenAI's fields for draft tokens in `usage` to the `counts`, if there are any."""
+    from vllm.entrypoints.serve.engine.protocol import CompletionTokenUsageInfo
+
+    if usage is None or counts is None:
+        return
+    # vLLM has none where no parser finds reasoning. A stream would leave out a number that is not set.
+    details = usage.completion_tokens_details or CompletionTokenUsageInfo(reasoning_tokens=0)
+    details.accepted_prediction_tokens = counts.num_accepted_draft_tokens
+    details.rejected_prediction_tokens = counts.num_draft_tokens - counts.num_accepted_draft_tokens
+    usage.completion_tokens_details = details
 
 
 def _counted(generate: Callable[..., Any]) -> Callable[..., Any]:

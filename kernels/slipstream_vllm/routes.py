@@ -1,13 +1,15 @@
 """Control routes on vLLM's own port. Errors have OpenAI's form.
 
-    GET  /slipstream                    versions, drafting method, longest draft, acceptance rule, limit
+    GET  /slipstream                    versions, drafting method, longest draft, acceptance rule, classes, limit
+    GET  /slipstream/classes            counts and present draft length of each class
     GET  /slipstream/limit              {"limit": int | null}
     PUT  /slipstream/limit              {"limit": int | null}       upper bound for every request from the next step on
     PUT  /slipstream/requests/{id}      {"draft_length": int}       one request, by the id in its response
     POST /slipstream/stop_drafting      length 0 for all running and waiting requests
 
 A bearer token is required if one is configured: SLIPSTREAM_VLLM_TOKEN or vLLM's own API key, either of them. Without a
-token, any client may read and only loopback clients may change. If the engine does not answer, the status is 504.
+token, any client may read. Only loopback clients may change, and no web page that is open in a browser there. If the
+engine does not answer, the status is 504.
 """
 
 from __future__ import annotations
@@ -26,14 +28,20 @@ import vllm
 import vllm.envs as envs
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
+from vllm.logger import init_logger
 
-from slipstream_vllm import __version__, compatibility, settings
+from slipstream_vllm import __version__, admission, compatibility, settings
+from slipstream_vllm.class_file import ClassFile
+from slipstream_vllm.class_report import by_class
 from slipstream_vllm.draft_length import checked_length
 from slipstream_vllm.errors import BadRequest
 from slipstream_vllm.hooks import wrap
+from slipstream_vllm.resumption import resumes
 
+logger = init_logger(f"vllm.{__name__}")
 PREFIX = "/slipstream"
 ENGINE_DEADLINE_S = 10.0
+_OF_PAGES = ("origin", "sec-fetch-site")
 
 
 def install() -> None:
@@ -63,7 +71,7 @@ class ControlRoutes:
         """Add the routes to a server with the plugin's scheduler."""
         if not compatibility.names_scheduler(getattr(app.state.args, "scheduler_cls", None)):
             return
-        from slipstream_vllm import admission, response_counts
+        from slipstream_vllm import response_counts
 
         admission.install_responses()
         response_counts.install()
@@ -72,7 +80,10 @@ class ControlRoutes:
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Called once by vLLM, when the engine is ready."""
         if engine_client is not None and compatibility.serves(engine_client.vllm_config):
-            state.slipstream = Control(engine_client, _tokens(args))
+            file = settings.class_file(engine_client.vllm_config, report=logger.warning)
+            if file is not None:
+                admission.install_rules(file)
+            state.slipstream = Control(engine_client, _tokens(args), class_file=file)
 
 
 class Refusal(Exception):
@@ -93,7 +104,15 @@ class Refusal(Exception):
 class Control:
     """The engine behind the routes, with access control."""
 
-    def __init__(self, engine_client: Any, tokens: list[str], *, deadline_s: float = ENGINE_DEADLINE_S) -> None:
+    def __init__(
+        self,
+        engine_client: Any,
+        tokens: list[str],
+        *,
+        class_file: ClassFile | None = None,
+        deadline_s: float = ENGINE_DEADLINE_S,
+    ) -> None:
+        self._class_file = class_file
         self._deadline_s = deadline_s
         self._core = engine_client.engine_core
         self._config = engine_client.vllm_config
@@ -124,6 +143,13 @@ class Control:
         """Set or read the limit. Returns: the limit in force on every rank."""
         return (await self.call("slipstream_limit", limit))[0]  # type: ignore[no-any-return]  # msgpack is untyped
 
+    def classes(self) -> dict[str, object] | None:
+        """The file of classes, and the problem of its present version if that is not in use."""
+        if (file := self._class_file) is None:
+            return None
+        file.current()
+        return {"file": str(file.path), "problem": file.problem}
+
     def describe(self) -> dict[str, object]:
         """The properties that do not change while the server runs."""
         speculative = self._config.speculative_config
@@ -136,6 +162,8 @@ class Control:
             "scheduler": "async" if self._config.scheduler_config.async_scheduling else "sync",
             "counters": True,
             "adaptive": True,
+            "hybrid": settings.is_hybrid(self._config),
+            "resumes": resumes(self._config),
         }
 
     def authorize(self, request: Request, *, changes: bool) -> None:
@@ -152,12 +180,19 @@ class Control:
                 f"Only loopback clients may change this server: set {settings.TOKEN_VARIABLE} or --api-key there, "
                 "and send it as bearer token.",
             )
+        elif changes and any(name in request.headers for name in _OF_PAGES):  # a browser sends them with each change
+            raise Refusal(
+                HTTPStatus.FORBIDDEN,
+                f"Web pages must not change this server: set {settings.TOKEN_VARIABLE} or --api-key there, or omit "
+                "Origin and Sec-Fetch-Site.",
+            )
 
 
 def _router() -> APIRouter:
     router = APIRouter(prefix=PREFIX)
     for path, method, answer in (
         ("", "GET", _describe),
+        ("/classes", "GET", _get_classes),
         ("/limit", "GET", _get_limit),
         ("/limit", "PUT", _put_limit),
         ("/requests/{request_id:path}", "PUT", _put_request),  # clients choose ids: X-Request-Id
@@ -184,7 +219,11 @@ def _guarded(answer: Callable[[Control, Request], Any], *, changes: bool) -> Cal
 
 
 async def _describe(control: Control, request: Request) -> dict[str, object]:
-    return {**control.describe(), "limit": await control.limit()}
+    return {**control.describe(), "classes": control.classes(), "limit": await control.limit()}
+
+
+async def _get_classes(control: Control, request: Request) -> dict[str, object]:
+    return {"classes": by_class(await control.call("slipstream_classes"))}
 
 
 async def _get_limit(control: Control, request: Request) -> dict[str, object]:
@@ -214,7 +253,7 @@ async def _stop_drafting(control: Control, request: Request) -> dict[str, object
 async def _field(request: Request, name: str) -> object:
     try:
         body = await request.json()
-    except (JSONDecodeError, UnicodeDecodeError):
+    except (JSONDecodeError, UnicodeDecodeError, RecursionError):
         body = None
     if not isinstance(body, dict) or set(body) != {name}:
         raise Refusal(HTTPStatus.BAD_REQUEST, f'The body must be a JSON object with the one field "{name}".', name)

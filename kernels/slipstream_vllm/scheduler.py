@@ -1,6 +1,7 @@
 """vLLM's schedulers with a draft length per request.
 
-Vocabulary. A request's *length* is its requested draft length, or the one set for it later. The *limit* is the server's
+Vocabulary. A request's *length* is its requested draft length, or the one set for it later, else the present one of
+its class. The *limit* is the server's
 upper bound. The *cap* is the smaller of the two, read once per step, at the start of `schedule`. Of an *adaptive*
 request, a step verifies no more draft tokens than `draft_allocation` allocates to it.
 
@@ -16,19 +17,24 @@ Stock vLLM uses one number for all rows in three places, which are changed:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from slipstream_vllm import compatibility
-from slipstream_vllm.counters import COUNTS_KEY, StepCounts
+from slipstream_vllm import compatibility, settings
+from slipstream_vllm.class_lengths import ClassLengths
+from slipstream_vllm.counters import COPY, COUNTS_KEY, DRAFTER, ClassTotals, StepCounts
 from slipstream_vllm.draft_allocation import DraftRows, kept
 from slipstream_vllm.draft_length import checked_length, requested_adaptive, requested_class, requested_length
 from slipstream_vllm.drafters import has_passes, may_shorten
 from slipstream_vllm.engine_time import EngineTime, shares, timed
 from slipstream_vllm.errors import UnsupportedServerError
 from slipstream_vllm.request_id import client_id
+
+LONG_MATCH = 4
+"""A copy of a match of so many tokens, accepted in full, needs no drafter beside the next one."""
 
 
 class DraftLengthScheduler(Scheduler):
@@ -44,13 +50,18 @@ class DraftLengthScheduler(Scheduler):
         self.dynamic_sd_lookup: list[int] | None
         self._latched_limit: int = self.num_spec_tokens
         self._counts = StepCounts()
+        self._classes = ClassLengths(settings.class_file(self.vllm_config), self.num_spec_tokens)
         self._time = EngineTime()
         self._begun_s = self._time.now_s()
         speculative_config = self.vllm_config.speculative_config
-        self._may_shorten = speculative_config is not None and may_shorten(speculative_config)
+        v2 = self.vllm_config.use_v2_model_runner and settings.extends_v2()
+        self._may_shorten = speculative_config is not None and may_shorten(speculative_config, v2=v2)
         self._has_passes = speculative_config is not None and has_passes(speculative_config)
+        # vLLM's workers reduce the scheduler's lengths themselves then, by the confidence of each draft.
+        self._allocates = not getattr(speculative_config, "enable_adaptive_verification", False)
         self._draft_rows = DraftRows()
         self._verified_caps: dict[str, int] = {}
+        self._matched: dict[str, int] = {}
         if self.num_spec_tokens and self.dynamic_sd_lookup is None:
             # A lookup table stops `schedule` from padding new decodes to 1 + num_speculative_tokens rows.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
@@ -61,12 +72,17 @@ class DraftLengthScheduler(Scheduler):
         request.slipstream_length = requested_length(extra_args, self.num_spec_tokens)
         request.slipstream_adaptive = requested_adaptive(extra_args)
         request.slipstream_log_odds = 0.0
+        request.slipstream_copies = False
         request.slipstream_class = requested_class(extra_args)
         request.slipstream_engine_s = 0.0
+        request.slipstream_totals = totals = self._counts.of(request.slipstream_class)
+        totals.requests += 1
+        totals.own_length = request.slipstream_length
         super().add_request(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         self._begun_s = self._time.now_s()
+        self._classes.begin_step(len(self.running))
         limit = self.slipstream_limit
         self._latched_limit = self.num_spec_tokens if limit is None else min(limit, self.num_spec_tokens)
         waiting = [min(len(request.spec_token_ids), self._cap(request)) for request in self.running]
@@ -79,14 +95,16 @@ class DraftLengthScheduler(Scheduler):
     def _allocated(self, requests: Sequence[Any], lengths: list[int]) -> list[int]:
         """`lengths` of draft tokens, with those of adaptive requests reduced to what pays in one step."""
         adaptive = [request.slipstream_adaptive for request in requests]
-        if not any(choose and length for choose, length in zip(adaptive, lengths, strict=True)):
+        if not self._allocates or not any(map(all, zip(adaptive, lengths, strict=True))):
             return lengths
         log_odds = [request.slipstream_log_odds for request in requests]
         return self._draft_rows.lengths(list(map(range, lengths)), log_odds, [not choose for choose in adaptive])
 
     def _cap(self, request: Any) -> int:
         """Maximum number of this request's draft tokens to verify in this step."""
-        length: int = request.slipstream_length
+        length: int | None = request.slipstream_length
+        if length is None:
+            length, _ = self._classes.present(request.slipstream_class)
         return min(length, self._latched_limit)
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
@@ -102,6 +120,9 @@ class DraftLengthScheduler(Scheduler):
             longest = max(caps.values())
             scheduler_output.num_spec_tokens_to_schedule = min(scheduler_output.num_spec_tokens_to_schedule, longest)
         scheduler_output.slipstream_caps = caps
+        scheduler_output.slipstream_needs_drafter = any(
+            cap and not request.slipstream_copies for cap, request in zip(lengths, requests, strict=True)
+        )
         scheduler_output.slipstream_begun_s = self._begun_s
         self.slipstream_idle = scheduler_output.num_spec_tokens_to_schedule == 0 or not any(caps.values())
         super()._update_after_schedule(scheduler_output)
@@ -112,8 +133,10 @@ class DraftLengthScheduler(Scheduler):
         step_s = self._time.step_s(begun_s=scheduler_output.slipstream_begun_s)
         charged = self._charge(scheduler_output, step_s)
         self._learn(scheduler_output, model_runner_output, step_s)
+        self._note_copies(scheduler_output, model_runner_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self._time.updated(idle=not self.running)
+        self._count_tokens(outputs, charged)
         self._attach_counts(outputs, charged)
         return outputs
 
@@ -124,6 +147,7 @@ class DraftLengthScheduler(Scheduler):
         for req_id, engine_s in shares(scheduler_output.num_scheduled_tokens, step_s).items():
             if (request := self.requests.get(req_id)) is not None:
                 request.slipstream_engine_s += engine_s
+                request.slipstream_totals.engine_s += engine_s
                 charged[req_id] = request
         return charged
 
@@ -144,6 +168,26 @@ class DraftLengthScheduler(Scheduler):
             request.slipstream_log_odds = (
                 self._draft_rows.chances.learn(range(count), len(sampled[index]) - 1, own) if count else kept(own)
             )
+
+    def _count_tokens(self, outputs: Any, charged: dict[str, Any]) -> None:
+        """Count the tokens of each request in `charged` for its class."""
+        for output in (output for of_client in outputs.values() for output in of_client.outputs):
+            request = charged.get(output.request_id)
+            if request is not None and output.new_token_ids:
+                request.slipstream_totals.steps += 1
+                request.slipstream_totals.tokens += len(output.new_token_ids)
+
+    def _note_copies(self, scheduler_output: Any, model_runner_output: Any) -> None:
+        """Note which drafts of this step were copies of the text, and which requests copy a long passage."""
+        matched = getattr(model_runner_output, "slipstream_matched", None)
+        if matched is None:
+            return
+        self._matched = dict(zip(model_runner_output.req_ids, matched.tolist(), strict=True))
+        drafted, sampled = scheduler_output.scheduled_spec_decode_tokens, model_runner_output.sampled_token_ids
+        for (req_id, length), tokens in zip(self._matched.items(), sampled, strict=True):
+            if (request := self.requests.get(req_id)) is not None:
+                count = len(drafted.get(req_id, ()))
+                request.slipstream_copies = length >= LONG_MATCH and 0 < count < len(tokens)
 
     def _attach_counts(self, outputs: Any, charged: dict[str, Any]) -> None:
         """Attach the counts so far, with the engine time, to the last output of each request in `charged`, and to every
@@ -168,10 +212,13 @@ class DraftLengthScheduler(Scheduler):
         num_invalid_spec_tokens: dict[str, int] | None,
         request_id: str,
     ) -> Any:
-        if self.log_stats and num_draft_tokens:
+        if num_draft_tokens:
             request = self.requests[request_id]
             drafted = num_draft_tokens - (num_invalid_spec_tokens or {}).get(request_id, 0)
-            self._counts.add(request.slipstream_class, self._verified_caps[request_id], drafted, num_accepted_tokens)
+            self._classes.verified(request.slipstream_class, drafted, num_accepted_tokens)
+            source = COPY if self._matched.get(request_id) else DRAFTER
+            length = self._verified_caps[request_id]
+            self._counts.add(request.slipstream_class, length, source, drafted, num_accepted_tokens)
         return super().make_spec_decoding_stats(
             spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
         )
@@ -204,6 +251,21 @@ class DraftLengthScheduler(Scheduler):
         for request in self.requests.values():
             request.slipstream_length = 0
         return len(self.requests)
+
+    def slipstream_classes(self) -> dict[str, dict[str, Any]]:
+        """The counts of each class, with its present draft length and the origin of that."""
+        self._classes.refresh(len(self.running))
+        totals = {**dict.fromkeys(self._classes.labels, ClassTotals()), **self._counts.totals}
+        return {label: self._described(label, counts) for label, counts in totals.items()}
+
+    def _described(self, label: str, counts: ClassTotals) -> dict[str, Any]:
+        described = asdict(counts)
+        length, origin = self._classes.present(label)
+        if (own := described.pop("own_length")) is not None:
+            length, origin = own, "request"
+        if self.slipstream_limit is not None and self.slipstream_limit < length:
+            length, origin = self.slipstream_limit, "limit"
+        return {**described, "length": length, "origin": origin}
 
 
 class AsyncDraftLengthScheduler(DraftLengthScheduler, AsyncScheduler):

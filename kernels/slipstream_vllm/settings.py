@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import vllm
 from vllm.platforms import current_platform
 
+from slipstream_vllm.class_file import ClassFile
+from slipstream_vllm.classes import ClassFileError
 from slipstream_vllm.errors import UnsupportedServerError
 
 Acceptance = Literal["equality", "rejection", "synthetic"]
@@ -15,6 +19,9 @@ Acceptance = Literal["equality", "rejection", "synthetic"]
 
 TOKEN_VARIABLE = "SLIPSTREAM_VLLM_TOKEN"
 ACCEPTANCE_VARIABLE = "SLIPSTREAM_VLLM_ACCEPTANCE"
+CLASSES_VARIABLE = "SLIPSTREAM_VLLM_CLASSES"
+RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
+HYBRID_KEY = "slipstream_hybrid"
 _ACCEPTANCE_KEY = "slipstream_acceptance"
 _V2_TESTED = (0, 32)  # no other release's V2 runner starts on CPUs, where it is tested
 
@@ -22,6 +29,25 @@ _V2_TESTED = (0, 32)  # no other release's V2 runner starts on CPUs, where it is
 def control_token() -> str | None:
     """The bearer token of the control routes, or None."""
     return os.environ.get(TOKEN_VARIABLE) or None
+
+
+def class_file(vllm_config: Any, report: Callable[[str], object] = lambda message: None) -> ClassFile | None:
+    """The file of classes, or None without one. `report` gets the problems of later versions.
+
+    Raises: `UnsupportedServerError` if the file is broken.
+    """
+    path = os.environ.get(CLASSES_VARIABLE)
+    if not path:
+        return None
+    try:
+        return ClassFile(Path(path), vllm_config.num_speculative_tokens, report)
+    except ClassFileError as error:
+        raise UnsupportedServerError(f"{CLASSES_VARIABLE}={path}: {error}") from None  # one error in the log
+
+
+def uses_rust_frontend() -> bool:
+    """Whether vLLM serves HTTP by its Rust program, which loads no plugins."""
+    return os.environ.get(RUST_VARIABLE, "0") not in ("", "0")
 
 
 def acceptance(vllm_config: Any) -> Acceptance:
@@ -39,9 +65,25 @@ def fix_acceptance(vllm_config: Any) -> None:
     vllm_config.additional_config = {**vllm_config.additional_config, _ACCEPTANCE_KEY: rule}
 
 
-def has_v2_equality() -> bool:
-    """Whether this vLLM has the V2 sampler that `acceptance_v2` extends: since 0.32."""
+def is_hybrid(vllm_config: Any) -> bool:
+    """Whether requests verify copies of their own text where these are likelier than the drafter's tokens.
+
+    Raises: `UnsupportedServerError` for a value that is no boolean.
+    """
+    value = vllm_config.additional_config.get(HYBRID_KEY, False)
+    if not isinstance(value, bool):
+        raise UnsupportedServerError(f"additional_config.{HYBRID_KEY} is {value!r}; true or false is required.")
+    return value
+
+
+def extends_v2() -> bool:
+    """Whether this vLLM has the V2 runner that `acceptance_v2` extends, and that truncates drafts: since 0.32."""
     return _release() >= (0, 32)
+
+
+def skips_draft_passes() -> bool:
+    """Whether `drafting_v2` was tested with the V2 runner of this vLLM."""
+    return _release() == _V2_TESTED
 
 
 def _release() -> tuple[int, int]:

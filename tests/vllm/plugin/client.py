@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -64,6 +65,12 @@ class Server:
                 raise Refused(response.status, answer)
             return answer
 
+    async def last_event(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The last event of the stream that answers `body`, before `[DONE]`."""
+        async with self._session.post(self._url + path, json={**body, "stream": True}) as response:
+            events = (await response.text()).split("\n\n")
+        return json.loads(events[-3].removeprefix("data: "))
+
     async def chat(
         self,
         body: Mapping[str, Any],
@@ -110,6 +117,11 @@ class Server:
         """Class and draft length of every series of `slipstream_vllm_drafts_total`."""
         samples = (await self._families()).get("slipstream_vllm_drafts", [])
         return {(labels["request_class"], labels["draft_length"]) for labels, _ in samples}
+
+    async def by_label(self, counter: str, label: str) -> dict[str, float]:
+        """The values of `counter` by one of its labels."""
+        samples = (await self._families()).get(counter, [])
+        return {labels[label]: sum(n for other, n in samples if other[label] == labels[label]) for labels, _ in samples}
 
     async def cache_usage(self) -> float:
         """Share of the KV cache that requests hold, 0..1."""

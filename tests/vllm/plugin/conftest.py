@@ -14,6 +14,8 @@ from tests.vllm.plugin.run_inside import PYTEST, Report, run_inside
 
 REQUEST_TIMEOUT_S = 400.0
 
+collect_ignore = ["inside", "inside_v2"]  # they run with vLLM's own Python
+
 
 @pytest.fixture(scope="session")
 def inside(tmp_path_factory: pytest.TempPathFactory) -> Report:

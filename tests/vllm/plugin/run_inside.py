@@ -1,4 +1,4 @@
-"""Runs the files of `inside/` with vLLM's own Python, as this project's environment has no vLLM."""
+"""Runs the files of `inside/` or `inside_v2/` with vLLM's own Python, as this project's environment has no vLLM."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from slipstream_engine.embedded import TARGET_DIR
 from slipstream_tools.up.vllm_environment import VllmInstall
 
 INSIDE = Path(__file__).with_name("inside")
+INSIDE_V2 = Path(__file__).with_name("inside_v2")
 PYTEST = "pytest==9.2.0"
 
 
@@ -29,20 +30,25 @@ def run_inside(
     folder: Path,
     environment: Mapping[str, str] | None = None,
     deselect: Sequence[str] = (),
+    files: Path = INSIDE,
 ) -> Report:
-    """All files in one process, in `folder`: vLLM would take a folder `triton` here for the package. `environment` is
-    added to that of `install`, which must have `PYTEST`. The tests `deselect` do not run."""
+    """All of `files`, a folder or one file of it, in one process, in `folder`: vLLM would take a folder `triton` here
+    for the package. `environment` is added to that of `install`, which must have `PYTEST`. The tests `deselect` do not
+    run."""
+    environment = dict(environment or {})
+    root = str(files if files.is_dir() else files.parent)
+    paths = os.pathsep.join(filter(None, (root, environment.pop("PYTHONPATH", None))))
     variables = {
         **install.environment(),
-        "PYTHONPATH": str(INSIDE),
+        "PYTHONPATH": paths,
         "SLIPSTREAM_TARGET": str(TARGET_DIR),
         "VLLM_LOGGING_LEVEL": "ERROR",
-        **(environment or {}),
+        **environment,
     }
     command = [
         *(str(install.python), "-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "-q"),
-        *("--rootdir", str(INSIDE), "--confcutdir", str(INSIDE), "-o", "python_files=check_*.py"),
-        *("--junit-xml", str(folder / "results.xml"), str(INSIDE)),
+        *("--rootdir", root, "--confcutdir", root, "-o", "python_files=check_*.py"),
+        *("--junit-xml", str(folder / "results.xml"), str(files)),
         *(f"--deselect={test}" for test in deselect),
     ]
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)

@@ -26,7 +26,7 @@ def test_the_commands_print_what_the_page_says(blocks: list[Block], start_vllm: 
     assert plain_drafted == '"num_draft_tokens":0'
     assert re.fullmatch(r'"num_draft_tokens":[1-9]\d*', drafted)
     assert len(counters) == 3
-    assert all('{draft_length="3",request_class="smoke"}' in line for line in counters)
+    assert all('{draft_length="3",request_class="smoke",source="drafter"}' in line for line in counters)
     server.stop()
 
 

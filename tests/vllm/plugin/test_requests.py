@@ -44,6 +44,27 @@ async def test_no_field_means_the_servers_own_length(speculative: Server, bodies
     assert answer.drafted > 3 * answer.drafts
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("length", [0, 3])
+async def test_openais_fields_have_the_counts(speculative: Server, path: str, length: int) -> None:
+    """Proxies and clients of OpenAI's protocol drop vLLM's own."""
+    prompt = {"messages": [{"role": "user", "content": "hello"}]} if "chat" in path else {"prompt": "hello"}
+    body = {"model": MODEL, "temperature": 0, **LONG, **prompt, "vllm_xargs": {"slipstream_draft_length": length}}
+    whole = await speculative.call("POST", path, body)
+    last = await speculative.last_event(path, {**body, "stream_options": {"include_usage": True}})
+
+    assert last["choices"] == []
+    assert last["usage"] == {name: whole["usage"][name] for name in last["usage"]}
+    for answer in (whole, last):
+        counts, details = answer["metrics"]["speculative_decoding"], answer["usage"]["completion_tokens_details"]
+        drafted, accepted = counts["num_draft_tokens"], counts["num_accepted_draft_tokens"]
+        assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (
+            accepted,
+            drafted - accepted,
+        )
+        assert (drafted > 0) == (length > 0)
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(
     ("path", "body"),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from slipstream_tools.up.vllm_install import install_vllm
 from slipstream_tools.up.vllm_server import VllmServer
 
+from tests.support.vllm_v2 import v2_environment
 from tests.vllm.plugin.client import Answer, Server, summaries, together
+from tests.vllm.plugin.run_inside import INSIDE_V2, PYTEST, Report, run_inside
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 LENGTHS = (0, 2, 4)
 KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0},
@@ -50,3 +54,43 @@ async def test_answers_of_one_batch_are_the_same_at_every_length(server: Server)
     for name, counted in (("draft_tokens", "drafted"), ("accepted_tokens", "accepted"), ("drafts", "drafts")):
         total = sum(getattr(answer, counted) for answer in answers)
         assert after[name] - before[name] == after[f"plugin_{name}"] - before[f"plugin_{name}"] == total
+
+
+async def test_a_server_counts_drafts_by_their_source(
+    session: aiohttp.ClientSession, start_vllm_v2: Callable[..., VllmServer]
+) -> None:
+    hybrid = start_vllm_v2(extra=("--async-scheduling", "--additional-config", '{"slipstream_hybrid": true}'))
+    server = Server(session, hybrid.url)
+    assert (await server.call("GET", "/slipstream"))["hybrid"] is True
+    copied = {"messages": [{"role": "user", "content": "Repeat: 11514 / Mara Osterova / 4411 / 88231 / 10473"}]}
+    bodies = [{**body, **kind, "max_tokens": 24} for body, kind in zip([copied, *summaries(2)], KINDS, strict=True)]
+    plain, drafted = [await together(*(server.chat(body, length) for body in bodies)) for length in (0, 4)]
+    assert [answer.token_ids for answer in drafted] == [answer.token_ids for answer in plain]
+    accepted = await server.by_label("slipstream_vllm_accepted_tokens", "source")
+    assert set(accepted) == {"copy", "drafter"}
+    assert sum(accepted.values()) == sum(answer.accepted for answer in drafted) > accepted["copy"] > 0
+    hybrid.stop()
+
+
+@pytest.fixture(scope="module")
+def inside_v2(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return run_v2(tmp_path_factory.mktemp("inside_v2"))
+
+
+def run_v2(folder: Path, files: Path = INSIDE_V2, **environment: str) -> Report:
+    install = install_vllm(print, extra=(PYTEST,))
+    return run_inside(install, folder, environment=v2_environment() | environment, files=files)
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in INSIDE_V2.glob("check_*.py")))
+def test_inside_vllm(file: str, inside_v2: Report) -> None:
+    assert set(inside_v2.results.get(file, {})) == {"passed"}, inside_v2.output[-8000:]
+
+
+@pytest.mark.slow(in_quarters=False)
+@pytest.mark.timeout(10_800)
+@pytest.mark.parametrize("file", ["check_fuzz_v2.py", "check_resumption_v2.py"])
+def test_a_thousand_random_requests(file: str, tmp_path: Path) -> None:
+    """1,000 with each drafting method, and 100 answers that another engine continues."""
+    report = run_v2(tmp_path, INSIDE_V2 / file, SLIPSTREAM_FUZZ_REQUESTS="1000")
+    assert set(report.results.get(file, {})) == {"passed"}, report.output[-8000:]

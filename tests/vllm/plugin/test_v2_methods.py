@@ -34,11 +34,18 @@ PAIRS = 200  # first two tokens of as many answers, at either length
 CUT = 5  # tokens of the first server, in a resumed answer
 
 
-@pytest.fixture(scope="module", params=["draft_model", "ngram"])
+_ASYNC = ("--async-scheduling",)
+METHODS = {
+    "draft_model": ("draft_model", _ASYNC),
+    "ngram": ("ngram", ()),  # vLLM schedules n-grams synchronously
+    "both": ("draft_model", (*_ASYNC, "--additional-config", '{"slipstream_hybrid": true}')),
+}
+
+
+@pytest.fixture(scope="module", params=METHODS)
 def server_of(request: pytest.FixtureRequest, start_vllm_v2: Callable[..., VllmServer]) -> Iterator[VllmServer]:
-    # vLLM schedules n-grams synchronously.
-    extra = ("--async-scheduling",) if request.param == "draft_model" else ()
-    server = start_vllm_v2(method=request.param, extra=extra)
+    method, extra = METHODS[request.param]
+    server = start_vllm_v2(method=method, extra=extra)
     yield server
     server.stop()
 

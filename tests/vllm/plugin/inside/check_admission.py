@@ -12,6 +12,8 @@ from fastapi import UploadFile
 from scripted import configuration
 from slipstream_vllm.admission import check_request
 from slipstream_vllm.errors import BadRequest
+from slipstream_vllm.resumption import RESUME_KEY, continued
+from transformers import AutoTokenizer
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -49,3 +51,23 @@ def test_only_the_fields_of_the_plugin_are_known(config: Any) -> None:
     with pytest.raises(BadRequest, match=r"vllm_xargs\.slipstream_classes is unknown") as refused:
         check_request(config, SamplingParams(extra_args={"slipstream_classes": "a"}))
     assert refused.value.parameter == "vllm_xargs.slipstream_classes"
+
+
+def test_a_resumed_answer_begins_after_its_tokens() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
+    prompt = {"type": "token", "prompt_token_ids": [5, 6]}
+    assert continued(prompt, {"slipstream_draft_length": 2}, tokenizer) is prompt
+    assert continued(prompt, {RESUME_KEY: [7, 8]}, tokenizer) == {"type": "token", "prompt_token_ids": [5, 6, 7, 8]}
+    assert prompt["prompt_token_ids"] == [5, 6]
+
+
+def test_a_resumed_answer_that_another_server_cannot_continue_is_refused() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
+    prompt = {"type": "token", "prompt_token_ids": [5, 6]}
+    for value in ([True], "ab", [2048], [-1]):
+        with pytest.raises(BadRequest, match="a list of token ids is required") as refused:
+            continued(prompt, {RESUME_KEY: value}, tokenizer)
+        assert refused.value.parameter == f"vllm_xargs.{RESUME_KEY}"
+    for of_text, known in (("text", tokenizer), (prompt, None)):
+        with pytest.raises(BadRequest, match="needs a prompt of tokens, and a tokenizer"):
+            continued(of_text, {RESUME_KEY: [7]}, known)

@@ -14,6 +14,7 @@ from scripted import configuration
 from slipstream_vllm import compatibility, settings
 from slipstream_vllm.errors import UnsupportedServerError
 from slipstream_vllm.plugin import register
+from vllm.config.compilation import CUDAGraphMode
 from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -88,12 +89,49 @@ def without_plugin() -> Any:
     return args.create_engine_config()
 
 
-def test_the_v2_runner_with_a_draft_model_gets_a_warning(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compatibility.warning(config) is None
+def test_the_rust_frontend_is_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "0")
+    compatibility.check_configuration(config)
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    with pytest.raises(UnsupportedServerError, match=r"VLLM_USE_RUST_FRONTEND=1: .* unset it"):
+        compatibility.check_configuration(config)
+
+
+def test_an_old_v2_runner_with_a_draft_model_gets_a_warning(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compatibility.warnings(config) == []
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
-    assert "set VLLM_USE_V2_MODEL_RUNNER=0" in str(compatibility.warning(config))
+    monkeypatch.setattr(vllm, "__version__", "0.32.0")
+    assert compatibility.warnings(config) == []
+    monkeypatch.setattr(vllm, "__version__", "0.31.0")
+    [warning] = compatibility.warnings(config)
+    assert "set VLLM_USE_V2_MODEL_RUNNER=0" in warning
     monkeypatch.setattr(config.speculative_config, "method", "eagle3")
-    assert compatibility.warning(config) is None
+    assert compatibility.warnings(config) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "adaptive", "words"),
+    [
+        ("NONE", False, None),
+        ("PIECEWISE", False, None),
+        ("FULL", False, None),
+        ("FULL_AND_PIECEWISE", True, None),
+        ("FULL_AND_PIECEWISE", False, "verifies 4 draft tokens, and a PIECEWISE one otherwise"),
+        ("FULL_DECODE_ONLY", False, "verifies 4 draft tokens, and none otherwise"),
+    ],
+)
+def test_graphs_for_one_length_alone_get_a_warning(
+    config: Any, monkeypatch: pytest.MonkeyPatch, mode: str, adaptive: bool, words: str | None
+) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    monkeypatch.setattr(vllm, "__version__", "0.32.0")
+    monkeypatch.setattr(config.compilation_config, "cudagraph_mode", CUDAGraphMode[mode])
+    monkeypatch.setattr(config.speculative_config, "enable_adaptive_verification", adaptive)
+    found = compatibility.warnings(config)
+    assert len(found) == (words is not None)
+    assert all(str(words) in warning for warning in found)
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    assert compatibility.warnings(config) == []
 
 
 @pytest.mark.parametrize(
@@ -121,6 +159,7 @@ def test_the_warning_is_logged_at_start(monkeypatch: pytest.MonkeyPatch, caplog:
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
     monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", "rejection")
     monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)  # vLLM for CPUs comes without
+    monkeypatch.setattr(vllm, "__version__", "0.31.0")
     caplog.set_level(logging.WARNING, "vllm.slipstream_vllm.plugin")
     configuration(TARGET, asynchronous=False)
     assert [record.levelname for record in caplog.records if "draft length 0 pays" in record.message] == ["WARNING"]
@@ -149,6 +188,71 @@ def test_equality_beside_another_verification_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", "equality")
     with pytest.raises(UnsupportedServerError, match=r"rejection_sample_method 'block': remove this field"):
         configuration(TARGET, asynchronous=False, speculative={"rejection_sample_method": "block"})
+
+
+def hybrid(method: str = "draft_model", value: object = True, **speculative: Any) -> Any:
+    """A configuration of the V2 model runner with copies of the text beside the drafter's tokens."""
+    args = vllm.EngineArgs(
+        model=TARGET,
+        dtype="float32",
+        max_model_len=512,
+        enforce_eager=True,
+        scheduler_cls="slipstream_vllm.Scheduler",
+        additional_config={"slipstream_hybrid": value},
+        speculative_config={
+            "method": method,
+            "num_speculative_tokens": 4,
+            **({"model": TARGET.replace("target", "draft")} if method != "ngram" else {}),
+            **speculative,
+        },
+    )
+    return args.create_engine_config()
+
+
+@pytest.fixture
+def v2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)  # vLLM for CPUs comes without
+
+
+@pytest.mark.usefixtures("v2")
+@pytest.mark.parametrize("method", ["draft_model", "eagle"])
+def test_copies_are_verified_beside_a_draft_model_or_a_head(method: str) -> None:
+    assert settings.is_hybrid(hybrid(method))
+    assert not settings.is_hybrid(hybrid(method, value=False))
+
+
+@pytest.mark.usefixtures("v2")
+@pytest.mark.parametrize(
+    ("method", "value", "speculative", "message"),
+    [
+        ("ngram", True, {}, r"needs one of the drafting methods draft_model, eagle, not ngram"),
+        ("draft_model", "yes", {}, r"slipstream_hybrid is 'yes'; true or false is required"),
+        ("draft_model", True, {"draft_sample_method": "probabilistic"}, "ACCEPTANCE=equality, not rejection"),
+    ],
+)
+def test_copies_beside_another_setting_are_refused(
+    method: str, value: object, speculative: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnsupportedServerError, match=message):
+        hybrid(method, value, **speculative)
+
+
+@pytest.mark.usefixtures("v2")
+def test_copies_with_adaptive_verification_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = hybrid()  # vLLM itself refuses adaptive verification without CUDA graphs
+    monkeypatch.setattr(config.speculative_config, "enable_adaptive_verification", True)
+    with pytest.raises(UnsupportedServerError, match="does not support enable_adaptive_verification"):
+        compatibility.check_configuration(config)
+
+
+@pytest.mark.usefixtures("v2")
+@pytest.mark.parametrize(("variable", "release"), [("0", "0.32.0"), ("1", "0.33.0")])
+def test_copies_on_another_runner_are_refused(monkeypatch: pytest.MonkeyPatch, variable: str, release: str) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", variable)
+    monkeypatch.setattr(vllm, "__version__", release)
+    with pytest.raises(UnsupportedServerError, match=r"slipstream_hybrid needs the V2 model runner of vLLM 0\.32"):
+        hybrid()
 
 
 SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}

@@ -67,11 +67,11 @@ def started(scheduler: str | None, client: Any) -> FastAPI:
     return made
 
 
-def call(app: FastAPI, host: str, method: str, path: str, body: object = None) -> httpx.Response:
+def call(app: FastAPI, host: str, method: str, path: str, body: object = None, **options: Any) -> httpx.Response:
     async def send() -> httpx.Response:
         transport = httpx.ASGITransport(app, client=(host, 4711))
         async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
-            return await client.request(method, path, json=body)
+            return await client.request(method, path, json=body, **options)
 
     return asyncio.run(send())
 
@@ -86,6 +86,26 @@ def test_without_a_token_a_remote_client_changes_nothing(
     assert core.calls == []
     assert call(app, LOCAL, method, path, body).status_code == 200
     assert len(core.calls) == 1
+
+
+@pytest.mark.parametrize("header", ["origin", "sec-fetch-site"])
+@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
+def test_without_a_token_a_web_page_changes_nothing(
+    app: FastAPI, core: Core, method: str, path: str, body: object, header: str
+) -> None:
+    refused = call(app, LOCAL, method, path, body, headers={header: "cross-site"})
+    assert refused.status_code == 403
+    assert "Web pages must not change this server" in refused.json()["error"]["message"]
+    assert core.calls == []
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused(app: FastAPI) -> None:
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(app, client=(LOCAL, 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+            return await client.put("/slipstream/limit", content=b"[" * 100_000)
+
+    assert asyncio.run(send()).status_code == 400
 
 
 def test_without_a_token_a_remote_client_reads(app: FastAPI) -> None:

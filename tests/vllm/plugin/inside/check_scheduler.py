@@ -43,9 +43,10 @@ def test_counts_by_class_equal_vllms_counters(engine: Engine) -> None:
     own = [stats.spec_decoding_stats for stats in engine.stats if stats.spec_decoding_stats is not None]
     assert {row[0] for row in rows} == {"summary/long", "unlabelled"}
     assert {row[1] for row in rows} == {4, 2}
-    assert sum(row[2] for row in rows) == sum(stats.num_drafts for stats in own)
-    assert sum(row[3] for row in rows) == sum(stats.num_draft_tokens for stats in own) > 0
-    assert sum(row[4] for row in rows) == sum(stats.num_accepted_tokens for stats in own) > 0
+    assert {row[2] for row in rows} == {"drafter"}
+    assert sum(row[3] for row in rows) == sum(stats.num_drafts for stats in own)
+    assert sum(row[4] for row in rows) == sum(stats.num_draft_tokens for stats in own) > 0
+    assert sum(row[5] for row in rows) == sum(stats.num_accepted_tokens for stats in own) > 0
 
 
 def test_the_drafter_proposes_no_more_than_the_longest_length(engine: Engine) -> None:
@@ -120,7 +121,7 @@ def test_counts_carry_the_length_that_was_verified(engine: Engine) -> None:
         engine.scheduler.slipstream_set_length("a", 1)
     engine.drain()
     rows = [row for stats in engine.stats for row in (stats.kv_connector_stats or {}).get("slipstream", ())]
-    assert [(row[1], row[3]) for row in rows] == ([(4, 4), (1, 1)] if engine.is_async else [(4, 4)])
+    assert [(row[1], row[4]) for row in rows] == ([(4, 4), (1, 1)] if engine.is_async else [(4, 4)])
 
 
 def test_one_request_changes_and_its_neighbour_does_not(engine: Engine) -> None:
@@ -209,6 +210,14 @@ def test_adaptive_requests_draft_while_rows_are_free(engine: Engine) -> None:
     engine.run()
     assert all(max(drafts_of(engine, name)) == 3 for name in "abc")
     assert engine.received["a-0123abcd"] == [said_by_target(at) for at in range(40)]
+
+
+def test_lengths_of_adaptive_requests_are_caps_where_vllm_allocates(engine: Engine) -> None:
+    with_costs(engine, lambda rows: float(rows * rows))
+    engine.scheduler._allocates = False  # `enable_adaptive_verification`, which needs CUDA graphs
+    engine.add(*(request(name, 3, adaptive=True) for name in "abc"))
+    engine.run()
+    assert all(max(drafts_of(engine, name)) == 3 for name in "abc")
 
 
 def test_a_fixed_length_stays_beside_adaptive_requests(engine: Engine) -> None:
