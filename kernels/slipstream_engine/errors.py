@@ -25,11 +25,12 @@ class DraftMismatchError(CheckpointError):
 
 class RequestError(EngineError):
     """A request that this engine can never serve. `code` is one of `invalid_request`,
-    `context_length_exceeded`."""
+    `context_length_exceeded`. `param` is the field of the request that is wrong, None if that is the prompt."""
 
-    def __init__(self, message: str, *, code: str = "invalid_request") -> None:
+    def __init__(self, message: str, *, code: str = "invalid_request", param: str | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.param = param
 
 
 class OverloadedError(EngineError):

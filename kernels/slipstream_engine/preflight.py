@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream_engine.config import load_config
-from slipstream_engine.draft_compatibility import check_draft, check_eagle_head
+from slipstream_engine.drafts.compatibility import check_draft, check_eagle_head
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
+from slipstream_engine.model.config import load_config
+from slipstream_engine.model.tensor_files import is_eagle_head
 from slipstream_engine.settings import resolve_source, resolve_tokenizer
-from slipstream_engine.tensor_files import is_eagle_head
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.tokenizer import Tokenizer
 
 MAX_REPORT_BYTES = 4000
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ DraftKind = Literal["model", "ngram", "hybrid", "none"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 OnDraftMismatch = Literal["refuse", "plain"]
+Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,3 +78,18 @@ def resolve_tokenizer(source: str | None, checkpoint: Path) -> Path:
 def _folder(source: str) -> Path:
     scheme, _, name = source.partition(":")
     return EMBEDDED / name if scheme == EMBEDDED_SCHEME else Path(source)
+
+
+def settings_from_text(given: Mapping[str, str], kind: type[Settings]) -> Settings:
+    """The settings `given` by their names. Missing and empty ones keep their defaults.
+
+    Raises:
+        CheckpointError: a name is unknown, or a value is invalid.
+    """
+    unknown = sorted(given.keys() - set(kind.__struct_fields__))
+    if unknown:
+        raise CheckpointError(f"the engine has no setting {unknown[0]!r}")
+    try:
+        return msgspec.convert({name: value for name, value in given.items() if value}, kind, strict=False)
+    except msgspec.ValidationError as exc:
+        raise CheckpointError(f"settings of the engine: {exc}") from exc

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipstream_engine.service import EngineService
+from slipstream_engine.serving.service import EngineService
 from slipstream_engine.settings import EngineSettings
-from slipstream_engine.triton_model import TritonModel, settings_from_parameters
+from slipstream_engine.triton_server.model import TritonModel, settings_from_parameters
 
 
 class TritonPythonModel(TritonModel[EngineService]):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from eagle_training.head import Head
-from slipstream_engine.draft_training.llama import llama_config
-from slipstream_engine.engine import Engine
-from slipstream_engine.loading import load_engine
+from slipstream_engine.serving.loading import load_engine
 from slipstream_engine.settings import EngineSettings
+from slipstream_engine.step.engine import Engine
+from slipstream_training.models.eagle_head import Head
+from slipstream_training.models.llama import llama_config
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.engine.requests_and_answers import Drain, Make, drain

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec.structs import replace
-from slipstream_engine.engine import Engine
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.contract.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.step.engine import Engine
 
 Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
 Make = Callable[..., Engine]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from slipstream_engine.engine import Engine
-from slipstream_engine.types import GenerationRequest, SamplingParams
+from slipstream_engine.contract.types import GenerationRequest, SamplingParams
+from slipstream_engine.step.engine import Engine
 
 from tests.engine.requests_and_answers import drain, tokens_of
 

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slipstream_engine import candidates, draft_loading
-from slipstream_engine.candidates import GONE_LOOKS, MOST, CandidateWatch
-from slipstream_engine.draft_choice import DraftChoice, Standing
-from slipstream_engine.engine_protocol import DraftStanding
-from slipstream_engine.loading import load
-from slipstream_engine.service import EngineService
+from slipstream_engine.contract.protocol import DraftStanding
+from slipstream_engine.contract.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.drafts import candidates, loading
+from slipstream_engine.drafts.candidates import GONE_LOOKS, MOST, CandidateWatch
+from slipstream_engine.drafts.choice import DraftBandit, Standing
+from slipstream_engine.serving.loading import load
+from slipstream_engine.serving.service import EngineService
 from slipstream_engine.settings import EngineSettings
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
 
 from tests.support.polling import eventually
 
@@ -170,7 +170,7 @@ def test_a_candidate_waits_for_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(candidates, "RETRY_S", 0.0)
-    monkeypatch.setattr(draft_loading, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(loading, "available_bytes", lambda: 1000)
     name = finish(pair_folder, tmp_path / "trained" / "support-1")
     with caplog.at_level(logging.WARNING):
         served.found.look()
@@ -182,7 +182,7 @@ def test_a_candidate_waits_for_memory(
         said,
     )
     assert served.facts().drafts == ("close",)
-    monkeypatch.setattr(draft_loading, "available_bytes", lambda: None)  # not known here
+    monkeypatch.setattr(loading, "available_bytes", lambda: None)  # not known here
     served.found.look()
     served.ask("one")
     assert served.facts().drafts == ("close", name)
@@ -210,7 +210,7 @@ def test_a_draft_that_cannot_be_read_now_is_tried_again(
     served.found.look()
     served.ask("soon")
     assert served.facts().drafts == ("close",)
-    monkeypatch.setattr("slipstream_engine.candidates.time.monotonic", lambda: time.perf_counter() + 1e9)
+    monkeypatch.setattr("slipstream_engine.drafts.candidates.time.monotonic", lambda: time.perf_counter() + 1e9)
     served.found.look()
     monkeypatch.undo()
     served.ask("later")
@@ -238,7 +238,7 @@ def test_there_is_a_limit(served: _Served, pair_folder: Path, tmp_path: Path, ca
 
 
 def test_standings_follow_the_answers_and_are_reversible() -> None:
-    choice, rng = DraftChoice(1, random.Random(3)), random.Random(4)
+    choice, rng = DraftBandit(1, random.Random(3)), random.Random(4)
 
     def answers(count: int, costs: tuple[float, float]) -> list[int]:
         taken = []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_engine.draft_allocation import Chances, DraftRows, StepCosts, allocate
+from slipstream_engine.drafts.draft_allocation import Chances, DraftRows, StepCosts, allocate
 
 PROBABILITY = st.floats(0.0, 1.0)
 BATCHES = st.lists(st.lists(PROBABILITY, max_size=3), min_size=1, max_size=3)

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from slipstream_engine.draft_choice import MOST_GROUPS, DraftChoice
+from slipstream_engine.drafts.choice import MOST_GROUPS, DraftBandit
 
 SPREAD = 0.3  # of the logarithm of an answer's cost
 
@@ -15,7 +15,7 @@ class World:
     """Answers whose seconds per token are spread about the mean of their draft."""
 
     def __init__(self, drafts: int, seed: int) -> None:
-        self.choice = DraftChoice(drafts, random.Random(seed))
+        self.choice = DraftBandit(drafts, random.Random(seed))
         self._rng = random.Random(seed + 1000)
 
     def answers(self, group: str, means: tuple[float, ...], count: int) -> list[int]:
@@ -70,21 +70,21 @@ def test_a_change_is_noticed() -> None:
 
 
 def test_a_single_draft_is_no_choice() -> None:
-    choice = DraftChoice(1)
+    choice = DraftBandit(1)
     assert choice.choose("a") == 0
     choice.learn("a", 0, 1.0, 10)
     assert choice.costs() == {}
 
 
 def test_answers_without_a_time_teach_nothing() -> None:
-    choice = DraftChoice(2)
+    choice = DraftBandit(2)
     for seconds, tokens in ((0.0, 10), (1.0, 0)):
         choice.learn("a", 0, seconds, tokens)
     assert choice.costs() == {}
 
 
 def test_the_number_of_groups_is_limited() -> None:
-    choice = DraftChoice(2)
+    choice = DraftBandit(2)
     for number in range(2 * MOST_GROUPS):
         choice.choose(str(number))
     assert len(choice.costs()) == MOST_GROUPS

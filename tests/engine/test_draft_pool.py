@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from slipstream_engine.draft_choice import DraftChoice
-from slipstream_engine.draft_pool import DraftPool
-from slipstream_engine.drafts import DraftRow, ModelDrafts, PromptLookup
-from slipstream_engine.engine import Engine
+from slipstream_engine.contract.types import GenerationRequest, SamplingParams
+from slipstream_engine.drafts.choice import DraftBandit
+from slipstream_engine.drafts.pool import DraftPool
+from slipstream_engine.drafts.sources import DraftRow, ModelDrafts, PromptLookup
 from slipstream_engine.errors import DraftMismatchError
-from slipstream_engine.model import Model
-from slipstream_engine.sequence import Sequence
-from slipstream_engine.service import EngineService
-from slipstream_engine.types import GenerationRequest, SamplingParams
+from slipstream_engine.model.model import Model
+from slipstream_engine.serving.service import EngineService
+from slipstream_engine.step.engine import Engine
+from slipstream_engine.step.sequence import Sequence
 
 from tests.engine.requests_and_answers import Drain, Make, generation_request, tokens_of
 
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 TEXT = list(b"abcdefgabcd")
 
 
-class _InTurn(DraftChoice):
+class _InTurn(DraftBandit):
     """Chooses the drafts in their order."""
 
     def choose(self, group: str) -> int:

@@ -12,14 +12,15 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from slipstream_engine.draft_training import llama
-from slipstream_engine.draft_training.answers import Answers, read_rows
-from slipstream_engine.draft_training.batches import Row
-from slipstream_engine.draft_training.llama import Llama
-from slipstream_engine.embedded import DRAFT_DIR
+from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_engine.errors import CheckpointError
-from slipstream_engine.model import Model
-from slipstream_engine.step_batch import Span
+from slipstream_engine.model.model import Model
+from slipstream_engine.model.step_batch import Span
+from slipstream_training import command
+from slipstream_training.answers import Answers, read_rows
+from slipstream_training.models import llama
+from slipstream_training.models.llama import Llama
+from slipstream_training.rows import Row
 
 
 def _rows(count: int, seed: int = 0) -> list[Row]:
@@ -38,6 +39,15 @@ def test_what_is_held_out_stays_so_with_other_answers_beside_it() -> None:
     assert 20 < len(before.unseen) < 90
     assert trained.isdisjoint(row.ids.tobytes() for row in after.unseen)
     assert len(_answers(rows + rows).unseen) == 2 * len(before.unseen)
+
+
+def test_equal_answers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of them are held out together, so none is left to train on."""
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text('{"input_ids": [5, 6, 7], "loss_mask": [0, 1, 1]}\n' * 40)
+    folders = ["--target", str(TARGET_DIR), "--draft", str(DRAFT_DIR), "--output", str(tmp_path / "out")]
+    assert command.main(["--answers", str(answers), *folders, "--device", "cpu"]) == 1
+    assert "40 answers, all of them equal" in capsys.readouterr().err
 
 
 def test_batches_resume_at_their_number() -> None:
@@ -121,7 +131,7 @@ def test_a_head_in_the_file_is_used_as_in_the_engine(tmp_path: Path) -> None:
 
 
 def test_a_cpu_without_bfloat16_arithmetic_trains_in_float32() -> None:
-    code = "from slipstream_engine.draft_training.precision import training_dtype as of; print(of('cpu'), of('cuda'))"
+    code = "from slipstream_training.models.precision import training_dtype as of; print(of('cpu'), of('cuda'))"
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == ["torch.float32", "torch.bfloat16"]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from eagle_training.head import Head, Run
-from slipstream_engine.drafts import DraftRow, Offer
-from slipstream_engine.eagle import EagleDrafts, EagleHead
+from slipstream_engine.drafts.eagle import EagleDrafts, EagleHead
+from slipstream_engine.drafts.sources import DraftRow, Offer
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
-from slipstream_engine.model import Model
+from slipstream_engine.model.model import Model
+from slipstream_engine.model.step_batch import Span
 from slipstream_engine.preflight import compare
-from slipstream_engine.step_batch import Span
+from slipstream_training.models.eagle_head import Head, HeadPass
 from torch import Tensor
 from torch.nn import functional
 
@@ -45,10 +45,10 @@ def _expected(head: Head, target: Model, tokens: list[int]) -> list[int]:
     for _ in range(DRAFT_LENGTH):
         embedded = target.embed(torch.tensor([*tokens[1:], *drafts]))[None]
         features = functional.pad(known, (0, 0, 0, len(drafts)))[None]
-        runs: list[Run] = []
+        passes: list[HeadPass] = []
         for _ in range(len(drafts) + 1):
-            predicted, run = head(embedded, features, runs)
-            runs.append(run)
+            predicted, made = head(embedded, features, passes)
+            passes.append(made)
             features = functional.pad(predicted, (0, 0, 1, 0))[:, :-1]
         logits = target.read(predicted[0, -1:])
         drafts.append(max(PROPOSED, key=lambda token: float(logits[0, token])))

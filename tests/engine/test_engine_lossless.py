@@ -11,10 +11,10 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
-from slipstream_kernels import SamplingBatch, filtered_probs
+from slipstream_engine.contract.types import Chunk, GenerationRequest, SamplingParams
 
 from tests.engine.requests_and_answers import Drain, Make, generation_request, tokens_of
+from tests.kernels.oracle import Rules, distribution
 
 PROMPTS = [
     tuple(b"Reason for contact: delivery delay. "),
@@ -148,8 +148,8 @@ def _joint(folder: Path, prompt: tuple[int, ...], params: dict[str, float]) -> d
     def after(ids: list[int]) -> torch.Tensor:
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0, -1:]
-        batch = SamplingBatch.of([params["temperature"]], [params["top_p"]], [int(params["top_k"])], [0])
-        return filtered_probs(logits, batch)[0]
+        rules = Rules(temperature=params["temperature"], top_p=params["top_p"], top_k=int(params["top_k"]))
+        return torch.from_numpy(distribution(logits[0].numpy(), rules))
 
     first = after(list(prompt))
     joint = {}

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from slipstream_engine.triton_response_sender import merge_chunks
-from slipstream_engine.types import Chunk, SamplingParams
+from slipstream_engine.contract.types import Chunk, SamplingParams, merge_chunks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.engine.requests_and_answers import (

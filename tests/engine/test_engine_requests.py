@@ -14,16 +14,16 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from slipstream_engine.draft_pool import DraftPool
-from slipstream_engine.drafts import DraftRow, DraftSource, ModelDrafts, PromptLookup
-from slipstream_engine.engine import Engine
+from slipstream_engine.contract.types import Chunk, FinishReason, SamplingParams
+from slipstream_engine.drafts.pool import DraftPool
+from slipstream_engine.drafts.sources import DraftRow, DraftSource, ModelDrafts, PromptLookup
 from slipstream_engine.errors import CheckpointError, DraftMismatchError, OverloadedError, RequestError
-from slipstream_engine.loading import load_engine
-from slipstream_engine.model import Model
-from slipstream_engine.service import EngineService
+from slipstream_engine.model.model import Model
+from slipstream_engine.serving.loading import load_engine
+from slipstream_engine.serving.service import EngineService
 from slipstream_engine.settings import EngineSettings
-from slipstream_engine.tokenizer import Tokenizer
-from slipstream_engine.types import Chunk, FinishReason, SamplingParams
+from slipstream_engine.step.engine import Engine
+from slipstream_engine.text.tokenizer import Tokenizer
 
 from tests.engine.requests_and_answers import (
     PROMPT,

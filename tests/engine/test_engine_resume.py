@@ -6,7 +6,7 @@ from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from slipstream_engine.types import Chunk, SamplingParams
+from slipstream_engine.contract.types import Chunk, SamplingParams
 
 from tests.engine.requests_and_answers import Drain, Make, generation_request, text_of, tokens_of
 

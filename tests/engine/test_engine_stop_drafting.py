@@ -10,12 +10,12 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from slipstream_engine.contract.types import Chunk, GenerationRequest, SamplingParams
 from slipstream_engine.embedded import demo
-from slipstream_engine.engine import Engine
-from slipstream_engine.loading import load_engine
-from slipstream_engine.service import EngineService
+from slipstream_engine.serving.loading import load_engine
+from slipstream_engine.serving.service import EngineService
 from slipstream_engine.settings import EngineSettings
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.step.engine import Engine
 
 from tests.engine.requests_and_answers import Drain, Make, generation_request, text_of, tokens_of, without_engine_time
 

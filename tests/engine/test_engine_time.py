@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_engine.engine import Engine
-from slipstream_engine.engine_time import EngineTime
-from slipstream_engine.types import Chunk
+from slipstream_engine.contract.types import Chunk
+from slipstream_engine.step.engine import Engine
+from slipstream_engine.step.engine_time import EngineTime
 
 from tests.engine.requests_and_answers import Make, generation_request
 

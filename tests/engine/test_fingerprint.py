@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from slipstream_engine.loading import load_engine
-from slipstream_engine.service import EngineService
+from slipstream_engine.serving.loading import load_engine
+from slipstream_engine.serving.service import EngineService
 from slipstream_engine.settings import EngineSettings
 
 from tests.engine.requests_and_answers import Make

@@ -12,9 +12,9 @@ import pytest
 import regex
 import torch
 import transformers
+from slipstream_engine.conversion.gguf_checkpoint import convert, main
 from slipstream_engine.errors import CheckpointError
-from slipstream_engine.gguf_checkpoint import convert, main
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.tokenizer import Tokenizer
 
 HIDDEN, INNER, LAYERS, HEADS, KV_HEADS = 96, 160, 2, 6, 2
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from slipstream_engine.draft_allocation import DraftRows
-from slipstream_engine.drafts import DraftRow, ModelDrafts, PromptLookup
-from slipstream_engine.hybrid_drafts import HybridDrafts
-from slipstream_engine.model import Model
-from slipstream_engine.types import GenerationRequest, SamplingParams
+from slipstream_engine.contract.types import GenerationRequest, SamplingParams
+from slipstream_engine.drafts.draft_allocation import DraftRows
+from slipstream_engine.drafts.hybrid import HybridDrafts
+from slipstream_engine.drafts.sources import DraftRow, ModelDrafts, PromptLookup
+from slipstream_engine.model.model import Model
 
 from tests.engine.requests_and_answers import Drain, Make, generation_request
 

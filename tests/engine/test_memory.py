@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from slipstream_engine.memory import available_bytes
+from slipstream_engine.drafts.memory import available_bytes
 
 MACHINE = {"proc/meminfo": "MemTotal:  8000 kB\nMemAvailable:  6000 kB\nHugePages_Total:  0\n"}
 V1 = "sys/fs/cgroup/memory/memory"

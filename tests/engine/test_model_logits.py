@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from slipstream_engine.checkpoint import load_weights
-from slipstream_engine.config import load_config
 from slipstream_engine.errors import CheckpointError
-from slipstream_engine.model import Model
-from slipstream_engine.step_batch import Span
+from slipstream_engine.model.checkpoint import load_weights
+from slipstream_engine.model.config import load_config
+from slipstream_engine.model.model import Model
+from slipstream_engine.model.step_batch import Span
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
-from slipstream_engine.engine import Engine
 from slipstream_engine.errors import DraftMismatchError
-from slipstream_engine.loading import load_engine
 from slipstream_engine.preflight import MAX_REPORT_BYTES, compare, main
+from slipstream_engine.serving.loading import load_engine
 from slipstream_engine.settings import EngineSettings
+from slipstream_engine.step.engine import Engine
 
 from tests.engine.requests_and_answers import drain, generation_request, tokens_of
 

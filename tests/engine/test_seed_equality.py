@@ -12,10 +12,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from slipstream_engine.drafts import Drafts
-from slipstream_engine.engine import Engine
-from slipstream_engine.sequence import Sequence as RunningRequest
-from slipstream_engine.types import GenerationRequest, SamplingParams
+from slipstream_engine.contract.types import GenerationRequest, SamplingParams
+from slipstream_engine.drafts.sources import Drafts
+from slipstream_engine.step.engine import Engine
+from slipstream_engine.step.sequence import Sequence as RunningRequest
+from slipstream_engine.step.verification import Verifier
 from slipstream_kernels import SamplingBatch
 from torch import Tensor
 
@@ -27,10 +28,10 @@ ARMS = ("close", "far", "eagle", "ngram", "ngram+close", None)
 REQUESTS = 80
 
 
-def _engines(make_engine: Make, kind: type[Engine] = Engine) -> list[Engine]:
+def _engines(make_engine: Make, kind: type[Verifier] = Verifier) -> list[Engine]:
     engines = [make_engine(arm, max_draft_tokens=LONGEST_DRAFT, max_waiting=REQUESTS) for arm in ARMS]
     for engine in engines:
-        engine.__class__ = kind
+        engine._verifier.__class__ = kind
     return engines
 
 
@@ -49,14 +50,14 @@ def test_sampled_answers_are_those_of_plain_decoding(make_engine: Make) -> None:
     assert _differing(_engines(make_engine), REQUESTS, seed=1) == []
 
 
-class _NoiseBySlot(Engine):
+class _NoiseBySlot(Verifier):
     """Wrong: the noise of a request depends on its slot in the batch."""
 
     def _sampling_of(self, sequences: Sequence[RunningRequest]) -> SamplingBatch:
         return dataclasses.replace(super()._sampling_of(sequences), seed=torch.tensor([s.slot for s in sequences]))
 
 
-class _NoiseBySteps(Engine):
+class _NoiseBySteps(Verifier):
     """Wrong: the noise of a token depends on the steps so far, not on its position."""
 
     def _sampling_of(self, sequences: Sequence[RunningRequest]) -> SamplingBatch:
@@ -64,30 +65,30 @@ class _NoiseBySteps(Engine):
         return dataclasses.replace(batch, seed=batch.seed + torch.tensor([s._steps for s in sequences]))
 
 
-class _EmitsDrafts(Engine):
+class _EmitsDrafts(Verifier):
     """Wrong: a rejected draft token is emitted in place of the target's."""
 
-    def _verify(self, hidden: Tensor, sequences: Sequence[RunningRequest], drafts: Drafts) -> Any:
-        emitted = super()._verify(hidden, sequences, drafts)
-        for row, (ids, _) in enumerate(emitted):
+    def emitted(self, logits: Tensor, sequences: Sequence[RunningRequest], drafts: Drafts) -> Any:
+        emitted = super().emitted(logits, sequences, drafts)
+        for row, (ids, *_) in enumerate(emitted):
             if len(ids) <= drafts.lengths[row]:
                 ids[-1] = int(drafts.token_ids[row, len(ids) - 1])
         return emitted
 
 
-class _AcceptsTooMany(Engine):
+class _AcceptsTooMany(Verifier):
     """Wrong: the draft token after the first one that differs is accepted, too."""
 
-    def _verify(self, hidden: Tensor, sequences: Sequence[RunningRequest], drafts: Drafts) -> Any:
-        emitted = super()._verify(hidden, sequences, drafts)
-        for row, (ids, _) in enumerate(emitted):
+    def emitted(self, logits: Tensor, sequences: Sequence[RunningRequest], drafts: Drafts) -> Any:
+        emitted = super().emitted(logits, sequences, drafts)
+        for row, (ids, *_) in enumerate(emitted):
             if len(ids) < drafts.lengths[row]:
                 ids.append(int(drafts.token_ids[row, len(ids)]))
         return emitted
 
 
 @pytest.mark.parametrize("mutant", [_NoiseBySlot, _NoiseBySteps, _EmitsDrafts, _AcceptsTooMany])
-def test_a_wrong_engine_is_noticed(make_engine: Make, mutant: type[Engine]) -> None:
+def test_a_wrong_engine_is_noticed(make_engine: Make, mutant: type[Verifier]) -> None:
     assert len(_differing(_engines(make_engine, mutant), 40, seed=2)) > 4
 
 

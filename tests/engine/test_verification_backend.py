@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from slipstream_engine.verification_backend import auto_if_it_works, run_kernel, usable_backend
+from slipstream_engine.step.verification_backend import auto_if_it_works, run_kernel, usable_backend
 
 
 def test_engine_on_a_cpu_takes_the_reference():

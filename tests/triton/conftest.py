@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tritonclient.grpc.aio as grpc_client
 from slipstream_engine.embedded import TARGET_DIR
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.tokenizer import Tokenizer
 
 from tests.support.triton_client import TritonModel
 

@@ -1,8 +1,8 @@
 """The embedded model pair: a small target and its draft, with the prompts and workloads made for it.
 
 `target/` and `draft/` are checkpoint folders in Hugging Face format with one shared tokenizer. The package
-`embedded_training`, which is part of the source tree only, trains them on `corpus`. Importing this package does not
-import torch.
+`slipstream_training.embedded`, which is part of the source tree only, trains them on `corpus`. Importing this package
+does not import torch.
 """
 
 from __future__ import annotations

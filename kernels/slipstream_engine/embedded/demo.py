@@ -1,4 +1,4 @@
-"""Three demo prompts: a long predictable answer, a one-line answer, and an answer with rare tokens.
+"""Demo prompts: a long predictable answer, a one-line answer, a label of one word, and an answer with rare tokens.
 
 They are held out from training: no training example contains these names.
 """
@@ -25,6 +25,13 @@ ONE_LINE_STATUS: list[dict[str, str]] = [
         "role": "user",
         "content": "What is the status of order 48213 in one line?\n\n"
         "Order 48213: desk lamp, 39.90 EUR, status: out for delivery, date: Tuesday, city: Lyon",
+    }
+]
+LABEL: list[dict[str, str]] = [
+    {
+        "role": "user",
+        "content": "Classify this e-mail. Choose one of: account, billing, delivery, technical.\n\n"
+        "The box was crushed and the desk lamp is damaged.",
     }
 ]
 EXTRACTION: list[dict[str, str]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from slipstream_engine.types import Chunk, Counts, FinishReason, GenerationRequest
+from slipstream_engine.contract.types import Chunk, Counts, FinishReason, GenerationRequest
 from slipstream_engine.vllm_engine.resumed_text import ResumedText
 
 if TYPE_CHECKING:

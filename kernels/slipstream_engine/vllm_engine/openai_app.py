@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from slipstream_engine.engine_protocol import OnReply, OpenAiEndpoint, OpenAiRequest, Reply
+from slipstream_engine.contract.protocol import OnReply, OpenAiEndpoint, OpenAiRequest, Reply
 
 _PATHS = {
     OpenAiEndpoint.CHAT: "/v1/chat/completions",

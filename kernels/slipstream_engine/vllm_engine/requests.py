@@ -12,7 +12,7 @@ from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.inputs.engine import tokens_input
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from slipstream_engine.engine_protocol import OnChunk, OnReply, OpenAiRequest, Reply
+from slipstream_engine.contract.protocol import OnChunk, OnReply, OpenAiRequest, Reply
 from slipstream_engine.vllm_engine.answer import AnswerWriter
 from slipstream_engine.vllm_engine.late_requests import STOPS_AT_ARRIVAL
 from slipstream_engine.vllm_engine.openai_app import OpenAiCall

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
+from slipstream_engine.contract.types import FinishReason, GenerationRequest
 from slipstream_engine.errors import RequestError
-from slipstream_engine.types import FinishReason, GenerationRequest
 from slipstream_engine.vllm_engine.tokenizer import VllmTokenizer
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-from slipstream_engine.engine_protocol import EngineFacts, OnChunk, OnReply, OpenAiRequest
+from slipstream_engine.contract.protocol import EngineFacts, OnChunk, OnReply, OpenAiRequest
+from slipstream_engine.contract.request_checks import check_request
+from slipstream_engine.contract.types import GenerationRequest
 from slipstream_engine.errors import CheckpointError, EngineFailedError, OverloadedError
-from slipstream_engine.request_checks import check_request
-from slipstream_engine.types import GenerationRequest
 from slipstream_engine.vllm_engine import late_requests
 from slipstream_engine.vllm_engine.answer import AnswerWriter
 from slipstream_engine.vllm_engine.engine import VERSION, running_engine

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slipstream_engine.engine_protocol import OpenAiRequest
-from slipstream_engine.triton_answer import Answer
-from slipstream_engine.triton_model import TritonModel, settings_from_parameters
-from slipstream_engine.triton_response_sender import PendingItems, merge_replies
+from slipstream_engine.contract.protocol import OpenAiRequest
+from slipstream_engine.triton_server.answer import TritonAnswer
+from slipstream_engine.triton_server.model import TritonModel, settings_from_parameters
+from slipstream_engine.triton_server.response_sender import PendingItems, merge_replies
 from slipstream_engine.vllm_engine.compatibility import check_version
 from slipstream_engine.vllm_engine.process import prepare_process
 from slipstream_engine.vllm_engine.settings import VllmSettings
@@ -31,6 +31,6 @@ class TritonPythonModel(TritonModel["VllmService"]):
 
         return VllmService.start(settings, name)
 
-    def ask_openai(self, answer: Answer, request: OpenAiRequest) -> None:
+    def ask_openai(self, answer: TritonAnswer, request: OpenAiRequest) -> None:
         pending = PendingItems(answer, merge_replies, stream=True)
         self.engine.ask(answer.request_id, request, partial(self.responses.put, pending), stops=answer.stops)

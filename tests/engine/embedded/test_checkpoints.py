@@ -9,15 +9,15 @@ import msgspec
 import pytest
 import torch
 import transformers
-from embedded_training.batches import render_prompt
-from embedded_training.shapes import DRAFT, TARGET
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from slipstream_engine.config import ModelConfig, load_config
-from slipstream_engine.draft_training.llama import Llama
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR, demo
 from slipstream_engine.embedded.corpus import example
+from slipstream_engine.model.config import ModelConfig, load_config
+from slipstream_training.embedded.corpus_batches import render_prompt
+from slipstream_training.embedded.shapes import DRAFT, TARGET
+from slipstream_training.models.llama import Llama
 from tokenizers import Tokenizer
 
 FOLDERS = pytest.mark.parametrize("folder", [TARGET_DIR, DRAFT_DIR], ids=("target", "draft"))

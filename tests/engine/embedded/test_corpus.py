@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from embedded_training.checks import check
 from slipstream_engine.embedded.corpus import TASKS, Task, example, examples
 from slipstream_engine.embedded.corpus.entities import is_held_out_name
 from slipstream_engine.embedded.corpus.reasons import LABELS, REASONS
 from slipstream_engine.embedded.workload import workload
+
+from tests.support.answer_checks import check
 
 
 def test_an_example_follows_from_seed_index_and_split() -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
-from eagle_training import answers, train
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_engine.embedded.corpus import example
-from slipstream_engine.loading import load_engine
+from slipstream_engine.serving.loading import load_engine
 from slipstream_engine.settings import EngineSettings
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.tokenizer import Tokenizer
+from slipstream_training import collect, command
+from slipstream_training.answers import read_rows
+from slipstream_training.models.eagle_draft import frequent_tokens
+from slipstream_training.rows import Row
 
 from tests.engine.requests_and_answers import drain, generation_request, tokens_of
 
@@ -33,30 +37,29 @@ def _messages(seed: int, number: int) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in messages]
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, module: object, *arguments: object) -> None:
+def _run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
-    module.main()  # type: ignore[attr-defined]
+    collect.main()
 
 
 def test_a_head_is_trained_on_the_targets_answers_and_drafts(
     prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    collected, head = tmp_path / "answers", tmp_path / "head"
-    collect = (answers, "--target", TARGET_DIR, "--prompts", prompts, "--out", collected, "--tokens", 0.001)
-    _run(monkeypatch, *collect)
-    _run(monkeypatch, *collect)  # goes on with other prompts
-    texts = train.read_answers(collected)
-    assert len(texts) == 192
-    assert len({tuple(text.ids[: text.prompt_tokens].tolist()) for text in texts}) > 180
+    collected, head = tmp_path / "answers.jsonl", tmp_path / "head"
+    options = ("--target", TARGET_DIR, "--prompts", prompts, "--out", collected)
+    _run(monkeypatch, *options, "--tokens", 0.001)
+    first = len(collected.read_bytes().splitlines())
+    _run(monkeypatch, *options)  # goes on with other prompts
     tokenizer = Tokenizer.load(TARGET_DIR)
-    ended = sum(int(text.ids[-1]) in tokenizer.eos_ids for text in texts)
-    assert ended > 180
-    assert all(len(text.features) == len(text.ids) - 1 for text in texts)
+    rows = read_rows(collected.read_bytes().splitlines(), context_tokens=2048, vocabulary=2048).rows
+    assert 0 < first < 180 < len(rows)
+    assert len({tuple(row.ids[: row.prompt_tokens].tolist()) for row in rows}) > 180
+    assert sum(int(row.ids[-1]) in tokenizer.eos_ids for row in rows) > 180
 
-    options = ("--target", TARGET_DIR, "--answers", collected, "--out", head, "--epochs", 12, "--depth", 2)
-    _run(monkeypatch, train, *options)
-    shares = [line.split()[4:] for line in capsys.readouterr().out.splitlines() if "held out" in line]
-    assert float(shares[-1][0]) > 0.3  # the most frequent token is a fifteenth of the answers
+    train = ("--target", TARGET_DIR, "--answers", collected, "--output", head, "--new", "eagle", "--passes", 12)
+    assert command.main([*map(str, train), "--draft-tokens", "3"]) == 0
+    before, after = re.findall(r"([\d.]+) (?:before|after)", capsys.readouterr().err)
+    assert float(after) > max(1.3, float(before))  # the most frequent token is a fifteenth of the answers
 
     engine = load_engine(EngineSettings(target=str(TARGET_DIR), draft=str(head), draft_kind="model", threads=1))
     ids = tokenizer.render_chat(_messages(6, 0))
@@ -70,5 +73,5 @@ def test_a_head_is_trained_on_the_targets_answers_and_drafts(
 
 
 def test_frequent_tokens_are_those_of_answers() -> None:
-    ids = torch.tensor([9, 9, 9, 9, 4, 4, 3])
-    assert train.frequent_tokens([train.Text(ids, 4, torch.zeros(6, 2))], 1) == [4]
+    ids = np.array([9, 9, 9, 9, 4, 4, 3], dtype=np.int32)
+    assert frequent_tokens([Row(ids, 4)], 1) == [4]

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from embedded_training.batches import Corpus, encode, render_prompt
-from embedded_training.shapes import DRAFT, grown
-from embedded_training.train import save
-from embedded_training.train_tokenizer import save_tokenizer, train_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from slipstream_engine.draft_training.acceptance import count_acceptance
-from slipstream_engine.draft_training.batches import PROMPT_WEIGHT, SHORT_ANSWER
-from slipstream_engine.draft_training.llama import Llama
-from slipstream_engine.draft_training.trainer import Plan, Trainer, cross_entropy
 from slipstream_engine.embedded.corpus import example
+from slipstream_training.acceptance import count_acceptance
+from slipstream_training.embedded.corpus_batches import Corpus, encode, render_prompt
+from slipstream_training.embedded.shapes import DRAFT, grown
+from slipstream_training.embedded.train import save
+from slipstream_training.embedded.train_tokenizer import save_tokenizer, train_tokenizer
+from slipstream_training.models.llama import Llama
+from slipstream_training.models.losses import cross_entropy
+from slipstream_training.rows import PROMPT_WEIGHT, SHORT_ANSWER
+from slipstream_training.trainer import Plan, Trainer
 from tokenizers import Tokenizer
 
 PLAN = Plan(tokens=40_000, step_tokens=1024, matrix_lr=4e-3, other_lr=3e-3)
@@ -70,13 +72,16 @@ def test_training_lowers_the_loss_and_goes_on_from_its_checkpoint(
     config = replace(DRAFT, hidden_size=64, heads=2, kv_heads=2, intermediate_size=64, vocab_rows=600)
     source = Corpus(tokenizer, seed=1, max_tokens=1024)
 
-    def write(model: Llama, folder: Path) -> None:
-        save(model, folder, tokenizer, tokenizer_dir)
+    def trainer_of(model: Llama, folder: Path, plan: Plan) -> Trainer:
+        def write(fresh: Path) -> None:
+            save(model, fresh, tokenizer, tokenizer_dir)
+
+        return Trainer(model, partial(cross_entropy, model), plan, source, folder, write)
 
     def trainer(folder: str, plan: Plan = PLAN) -> Trainer:
         torch.manual_seed(0)
         (tmp_path / folder).mkdir(exist_ok=True)
-        return Trainer(Llama(config), cross_entropy, plan, source, tmp_path / folder, write)
+        return trainer_of(Llama(config), tmp_path / folder, plan)
 
     whole = trainer("whole")
     before = whole.held_out_loss()
@@ -90,7 +95,7 @@ def test_training_lowers_the_loss_and_goes_on_from_its_checkpoint(
     list(resumed.run())
     assert resumed.held_out_loss() < stopped.held_out_loss()
     # bf16 autocast rounds the stored bf16 weights no further: the files give nearly the same loss
-    reloaded = Trainer(Llama.load(tmp_path / "parts"), cross_entropy, PLAN, source, tmp_path, write)
+    reloaded = trainer_of(Llama.load(tmp_path / "parts"), tmp_path, PLAN)
     assert reloaded.held_out_loss() == pytest.approx(resumed.held_out_loss(), abs=0.02)
 
 
@@ -103,14 +108,20 @@ def test_the_learning_rate_warms_up_and_decays_to_zero() -> None:
 
 
 def test_acceptance_counts_a_known_sequence() -> None:
-    counted = count_acceptance([True, True, False, True, True, True, True, True], gamma=4)
+    counted = count_acceptance([[True, True, False, True, True, True, True, True]] * 4)
     # windows: TTFT (2 of 4 accepted, the miss is the target's own), TTTT (4 accepted and a bonus token)
     assert (counted.drafted, counted.accepted, counted.steps) == (8, 6, 2)
 
 
+def test_acceptance_depends_on_the_position_in_a_draft() -> None:
+    counted = count_acceptance([[True, True, True, True], [False, True, False, True]])
+    # windows: token 0 hits and 1 hits, 2 is the target's own; 3 hits at the first position
+    assert (counted.drafted, counted.accepted, counted.steps) == (3, 3, 2)
+
+
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 8))
 def test_acceptance_never_exceeds_what_was_drafted(matches: list[bool], gamma: int) -> None:
-    counted = count_acceptance(matches, gamma)
+    counted = count_acceptance([matches] * gamma)
     assert 0 <= counted.accepted <= counted.drafted <= counted.steps * gamma
     assert counted.steps <= counted.tokens == len(matches)
     assert counted.accepted + counted.steps >= counted.tokens

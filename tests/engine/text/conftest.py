@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.tokenizer import Tokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SENTENCES = [

@@ -13,7 +13,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_engine.errors import RequestError
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.tokenizer import Tokenizer
 
 LLAMA3 = """\
 {{- bos_token }}
@@ -140,7 +140,6 @@ def test_template_is_found_where_hugging_face_puts_it(write_folder: Callable[...
 
 def test_missing_template_is_an_error_of_the_chat_request_only(write_folder: Callable[..., Path]) -> None:
     tokenizer = Tokenizer.load(write_folder(chat_template=None))
-    assert not tokenizer.has_chat_template
     assert tokenizer.decode(tokenizer.encode("still works")) == "still works"
     with pytest.raises(RequestError, match="no chat template"):
         tokenizer.render_chat(TURNS)

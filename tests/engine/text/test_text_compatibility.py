@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_engine.draft_compatibility import check_draft
+from slipstream_engine.drafts.compatibility import check_draft
 from slipstream_engine.errors import DraftMismatchError
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.tokenizer import Tokenizer
 
 
 def test_same_tokenizer_fits_also_with_padded_embeddings(byte_level: Tokenizer, byte_level_folder: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from slipstream_engine.errors import RequestError
-from slipstream_engine.text_stream import MAX_STOP_CHARACTERS, TextStream
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.text_stream import MAX_STOP_CHARACTERS, TextStream
+from slipstream_engine.text.tokenizer import Tokenizer
 
 TEXT = st.text(st.sampled_from("ab<|ED\n é你🎉👨‍👩▁"), max_size=40)
 STOPS = st.lists(st.text(st.sampled_from("ab<|é你🎉 "), min_size=1, max_size=4), min_size=1, max_size=4)

@@ -12,7 +12,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_engine.errors import CheckpointError, RequestError
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.tokenizer import Tokenizer
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 # No deadline: a busy machine is not a failure.

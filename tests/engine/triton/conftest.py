@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 FINAL = 1
-_MODULES = ("slipstream_engine.triton_answer", "slipstream_engine.triton_model")
+_MODULES = (
+    "slipstream_engine.triton_server.answer",
+    "slipstream_engine.triton_server.metrics",
+    "slipstream_engine.triton_server.model",
+    "slipstream_engine.pipe.triton_backend",
+)
 
 
 class Sender:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slipstream_engine.engine_protocol import Reply
-from slipstream_engine.types import Chunk, Counts, FinishReason
+from slipstream_engine.contract.protocol import Reply
+from slipstream_engine.contract.types import Chunk, Counts, FinishReason
 
 from tests.engine.triton.conftest import Sender
 
@@ -26,8 +26,8 @@ def _reply(size: int) -> Reply:
 
 @pytest.fixture
 def make_answer(load_backend: Callable[[str], Any]) -> Callable[[Sender], Any]:
-    module = load_backend("slipstream_engine.triton_answer")
-    return lambda sender: module.Answer(request_id="1", sender=sender, outputs=OUTPUTS, stops=0)
+    module = load_backend("slipstream_engine.triton_server.answer")
+    return lambda sender: module.TritonAnswer(request_id="1", sender=sender, outputs=OUTPUTS, stops=0)
 
 
 def _names(response: Any) -> set[str]:
@@ -61,10 +61,10 @@ def test_a_large_last_response_goes_out_whole_before_the_final_one(
 
 @pytest.mark.parametrize("item", [_chunk(LARGE), _reply(LARGE)], ids=["tensors", "reply"])
 def test_a_last_response_without_room_ends_in_an_error(load_backend: Callable[[str], Any], item: Any) -> None:
-    answers = load_backend("slipstream_engine.triton_answer")
-    model_type = load_backend("slipstream_engine.triton_model").TritonModel
+    answers = load_backend("slipstream_engine.triton_server.answer")
+    model_type = load_backend("slipstream_engine.triton_server.model").TritonModel
     sender = Sender(room=1_000)
-    answer = answers.Answer(request_id="1", sender=sender, outputs=OUTPUTS, stops=0)
+    answer = answers.TritonAnswer(request_id="1", sender=sender, outputs=OUTPUTS, stops=0)
     model = type("Model", (model_type,), {"start_engine": None})()
     model._answers = {"1": answer}
     model._send(answer, item)

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_engine.triton_response_sender import PendingItems, ResponseSender, merge_chunks
-from slipstream_engine.types import Chunk, Counts, FinishReason
+from slipstream_engine.contract.types import Chunk, Counts, FinishReason, merge_chunks
+from slipstream_engine.triton_server.response_sender import PendingItems, ResponseSender
 
 
 def _chunk(name: str, number: int, *, last: bool = False) -> Chunk:

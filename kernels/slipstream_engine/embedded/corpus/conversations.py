@@ -9,11 +9,6 @@ from .entities import World
 from .example import Example, compose, vary
 from .reasons import REASONS, Reason
 
-SECTIONS = (
-    "Reason for contact:", "Customer:", "Customer issue:", "Agent actions:", "Outcome:", "Next step:",
-    "Sentiment:",
-)  # fmt: skip
-
 _SYSTEM = (
     "You are [a helpful|an] assistant [for|in] a contact centre.",
     "You [summarise|document] [customer calls|calls] for the [service team|CRM].",

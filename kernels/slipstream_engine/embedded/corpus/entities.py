@@ -37,7 +37,6 @@ _CITIES = _words(
     "Arnhem Bergen Cadiz Delft Essen Fulda Ghent Hull Izmir Jena Krakow Lille Malmo Nantes Oslo Porto Riga Siena "
     "Turin Utrecht Vienna Leeds York Zurich Bonn Dijon Lyon Graz Brno Cork Derby Exeter"
 )
-_COMPANY_TAILS = _words("Logistics Energy Telecom Retail Foods Systems Media Travel Health Motors Insurance Textiles")
 WEEKDAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 MONTHS = _words("January February March April May June July August September October November December")
 CURRENCIES = ("EUR", "EUR", "USD", "GBP")
@@ -66,9 +65,6 @@ class World:
 
     def person(self) -> str:
         return f"{self.given()} {self.surname()}"
-
-    def company(self) -> str:
-        return f"{self.surname()} {self.rng.choice(_COMPANY_TAILS)}"
 
     def product(self) -> str:
         return self.rng.choice(_PRODUCTS)
@@ -116,6 +112,3 @@ class World:
         host = self.rng.choice(("example.com", "example.org", "mail.example", "post.example"))
         local = self.rng.choice((f"{given}.{surname}", f"{given[0]}{surname}", f"{surname}{self.digits(2)}"))
         return f"{local}@{host}"
-
-    def phone(self) -> str:
-        return f"+{self.rng.choice((31, 44, 49, 33, 48))} {self.digits(3)} {self.digits(6)}"

@@ -1,7 +1,0 @@
-"""Training of the embedded model pair (`make train`). No wheel contains this package.
-
-The steps, in order: `train_tokenizer`, `train` (five runs for the target, two for the draft) and `export`, which
-replaces the checkpoints in `slipstream_engine.embedded`. `evaluate` scores a pair on held-out prompts.
-The training texts come from `slipstream_engine.embedded.corpus`, which the wheel also needs: the workload of
-`slipstream bench --requests embedded:COUNT` is generated from it.
-"""

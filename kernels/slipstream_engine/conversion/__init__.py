@@ -1,0 +1,1 @@
+"""Converts GGUF files to checkpoints."""

@@ -1,1 +1,0 @@
-../slipstream_vllm/draft_allocation.py

@@ -1,6 +1,0 @@
-import sys
-
-from slipstream_engine.draft_training.command import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+../../slipstream_vllm/draft_allocation.py

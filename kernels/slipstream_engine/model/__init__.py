@@ -1,0 +1,1 @@
+"""The target's forward pass: configuration, weights, caches and the batch of a step."""

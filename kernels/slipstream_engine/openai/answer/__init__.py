@@ -1,0 +1,1 @@
+"""Writes the answers of the engine in OpenAI's form."""

@@ -1,0 +1,1 @@
+"""Parses bodies into the requests of the engine."""

@@ -1,0 +1,137 @@
+"""The pipe as a decoupled model of Triton's Python backend, loaded by `deploy/model_repository/slipstream_pipe`.
+
+Runs inside Triton's stub process: `triton_python_backend_utils` can be imported only there. The parameter `application`
+names a function, `module:name`. It takes the model's name and its other parameters, and returns the context manager of
+an ASGI application.
+
+Threads: `execute` only reads requests; the application runs on its event loop; one thread sends the pieces, another
+polls Triton for cancelled requests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from slipstream_engine.errors import CheckpointError, EngineError, RequestError
+from slipstream_engine.pipe.host import Host, Opened
+from slipstream_engine.pipe.messages import Piece, merge_pieces, read_request
+from slipstream_engine.triton_server.answer import LARGE_RESPONSE_BYTES, Responses
+from slipstream_engine.triton_server.metrics import RequestsGauge
+from slipstream_engine.triton_server.model import CANCEL_POLL_S, check_numpy
+from slipstream_engine.triton_server.response_sender import PendingItems, ResponseSender
+
+
+class PipedAnswer(Responses):
+    """One request's answer. `name` is unique in the model."""
+
+    def __init__(self, name: str, sender: Any) -> None:
+        super().__init__(sender)
+        self.name = name
+
+    def send(self, piece: Piece) -> None:
+        """Send part of the answer, possibly the last. If it raises, `fail` can still end the answer."""
+        tensor = pb_utils.Tensor("response", np.frombuffer(piece.data, dtype=np.uint8))
+        response = pb_utils.InferenceResponse(output_tensors=[tensor])
+        if not piece.last:
+            self._sender.send(response)
+        elif len(piece.data) <= LARGE_RESPONSE_BYTES:
+            self._finish(response)
+        else:
+            self._sender.send(response)
+            self._finish(None)
+
+    def fail(self, error: str, code: Any) -> None:
+        """End with an error of `TritonError`'s `code`."""
+        self._finish(pb_utils.InferenceResponse(error=pb_utils.TritonError(error, code)))
+
+
+class TritonPythonModel:
+    """The class that Triton's stub loads."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the application. An `EngineError` becomes the model's load failure in Triton's log."""
+        config = json.loads(args["model_config"])
+        parameters = {name: each["string_value"] for name, each in config.get("parameters", {}).items()}
+        try:
+            self._host = Host(_opened(config["name"], parameters))
+            self._host.start()
+            check_numpy()
+        except EngineError as exc:
+            raise pb_utils.TritonModelException(str(exc)) from exc
+        self._names = map(str, itertools.count())
+        self._answers: dict[str, PipedAnswer] = {}
+        self._gauge = RequestsGauge(config["name"])
+        self._responses: ResponseSender[PipedAnswer, Piece] = ResponseSender(self._send)
+        self._closing = threading.Event()
+        self._watch = threading.Thread(target=self._watch_cancellation, daemon=True)
+        self._watch.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Pass requests to the application, which answers through their response senders. Returns at once."""
+        for request in requests:
+            answer = PipedAnswer(next(self._names), request.get_response_sender())
+            tensor = pb_utils.get_input_tensor_by_name(request, "request")
+            try:
+                piped = read_request(tensor.as_numpy().tobytes())
+            except RequestError as exc:
+                answer.fail(f"{exc.code}: {exc}", pb_utils.TritonError.INVALID_ARG)
+                continue
+            self._answers[answer.name] = answer
+            pending = PendingItems(answer, merge_pieces, stream=True)
+            self._host.call(answer.name, piped, partial(self._responses.put, pending))
+
+    def finalize(self) -> None:
+        """End running requests, send the remaining pieces, and stop all threads."""
+        self._closing.set()
+        self._host.close()
+        self._responses.close()
+        self._watch.join()
+
+    def _send(self, answer: PipedAnswer, piece: Piece) -> None:
+        if piece.last:
+            self._answers.pop(answer.name, None)
+        if answer.ended:  # by an earlier piece that could not be sent
+            return
+        try:
+            answer.send(piece)
+        except Exception as exc:  # top of the sending thread: one client's failure must not stop the others
+            pb_utils.Logger.log_error(f"request {answer.name}: sending failed: {exc!r}")
+            self._host.cancel(answer.name)
+            self._end(answer)
+
+    def _end(self, answer: PipedAnswer) -> None:
+        """End an answer that lacks a piece, so that its client neither waits forever nor takes it for a whole one."""
+        try:
+            answer.fail("internal: a part of the response could not be sent", pb_utils.TritonError.INTERNAL)
+        except Exception as exc:  # as in `_send`; nothing more can be done for this client
+            pb_utils.Logger.log_error(f"request {answer.name}: sending the final error failed: {exc!r}")
+
+    def _watch_cancellation(self) -> None:
+        while not self._closing.wait(CANCEL_POLL_S):
+            self._gauge.show(len(self._answers))
+            for answer in tuple(self._answers.values()):
+                try:
+                    if answer.is_cancelled():
+                        self._host.cancel(answer.name)
+                except Exception as exc:  # one failing answer must not end the polling of the others
+                    pb_utils.Logger.log_error(f"request {answer.name}: polling failed: {exc!r}")
+
+
+def _opened(name: str, parameters: Mapping[str, str]) -> Opened:
+    """The application that `parameters` name. Raises `EngineError`."""
+    own = {key: value for key, value in parameters.items() if not key.isupper()}  # those in capitals are Triton's
+    module, _, function = own.pop("application", "").partition(":")
+    try:
+        opened: Opened = getattr(import_module(module), function)(name, own)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise CheckpointError(f"config.pbtxt: application {module}:{function} is missing: {exc}") from exc
+    return opened

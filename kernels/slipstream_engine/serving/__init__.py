@@ -1,0 +1,1 @@
+"""An engine with its threads, built from settings."""

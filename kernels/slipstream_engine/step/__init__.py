@@ -1,0 +1,1 @@
+"""The decoding loop: one step for all running requests."""

@@ -1,0 +1,1 @@
+"""The half of a Triton model that all engines share: tensors in, responses out."""

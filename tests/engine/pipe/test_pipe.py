@@ -1,0 +1,132 @@
+"""Applications behind the pipe's messages: requests, pieces, failures, clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from slipstream_engine.errors import CheckpointError, RequestError
+from slipstream_engine.pipe.call import Application, Receive, Send
+from slipstream_engine.pipe.host import Host
+from slipstream_engine.pipe.messages import Piece, merge_pieces, read_request
+
+from tests.support.polling import PATIENCE_S
+
+
+@asynccontextmanager
+async def opened(application: Application) -> AsyncIterator[Application]:
+    yield application
+
+
+@pytest.fixture
+def host_of() -> Any:
+    hosts: list[Host] = []
+
+    def start(application: Application) -> Host:
+        hosts.append(Host(opened(application)))
+        hosts[-1].start()
+        return hosts[-1]
+
+    yield start
+    for host in hosts:
+        host.close()
+
+
+SNOW = '{"method": "GET", "path": "/", "headers": {"x": "\u2603"}}\n'.encode()
+DEEP = b'{"method": "GET", "path": "/", "x": ' + b"[" * 100_000 + b"\n"
+
+
+def request(path: str = "/v1/x?a=b", body: bytes = b"[1]\n[2]") -> bytes:
+    return json.dumps({"method": "POST", "path": path, "headers": {"X-A": "1"}}).encode() + b"\n" + body
+
+
+def whole(host: Host, data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Head and body of the response."""
+    pieces: queue.Queue[Piece] = queue.Queue()
+    host.call("a", read_request(data), pieces.put)
+    found = [pieces.get(timeout=PATIENCE_S)]
+    while not found[-1].last:
+        found.append(pieces.get(timeout=PATIENCE_S))
+    head, _, body = merge_pieces(found).data.partition(b"\n")
+    return json.loads(head), body
+
+
+def test_an_application_gets_the_request_and_its_response_comes_in_pieces(host_of: Callable[..., Host]) -> None:
+    async def echo(scope: Any, receive: Receive, send: Send) -> None:
+        message = await receive()
+        await send({"type": "http.response.start", "status": 201, "headers": [(b"x-b", b"2")]})
+        await send({"type": "http.response.body", "body": scope["path"].encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": scope["query_string"], "more_body": True})
+        await send({"type": "http.response.body", "body": message["body"]})
+
+    head, body = whole(host_of(echo), request())
+    assert head == {"status": 201, "headers": {"x-b": "2"}}
+    assert body == b"/v1/xa=b[1]\n[2]"
+
+
+async def fails(scope: Any, receive: Receive, send: Send) -> None:
+    raise ValueError("broken")
+
+
+async def returns(scope: Any, receive: Receive, send: Send) -> None:
+    """Sends nothing."""
+
+
+@pytest.mark.parametrize("application", [fails, returns])
+def test_an_application_that_fails_is_an_error(host_of: Callable[..., Host], application: Application) -> None:
+    head, body = whole(host_of(application), request())
+    assert head["status"] == 500
+    assert json.loads(body)["error"]["code"] == 500
+
+
+def test_a_client_that_leaves_is_disconnected(host_of: Callable[..., Host]) -> None:
+    events: queue.Queue[str] = queue.Queue()
+
+    async def waits(scope: Any, receive: Receive, send: Send) -> None:
+        await receive()
+        events.put("begun")
+        events.put((await receive())["type"])
+
+    host = host_of(waits)
+    host.call("a", read_request(request()), lambda piece: None)
+    assert events.get(timeout=PATIENCE_S) == "begun"
+    host.cancel("a")
+    assert events.get(timeout=PATIENCE_S) == "http.disconnect"
+    host.cancel("a")  # it may have ended meanwhile
+
+
+def test_a_call_that_ignores_its_disconnection_ends_with_the_host() -> None:
+    begun, pieces = threading.Event(), queue.Queue[Piece]()
+
+    async def waits(scope: Any, receive: Receive, send: Send) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    host = Host(opened(waits), end_s=0.05)
+    host.start()
+    host.call("a", read_request(request()), pieces.put)
+    assert begun.wait(PATIENCE_S)
+    host.close()
+    assert pieces.get(timeout=PATIENCE_S).last
+
+
+def test_an_application_that_does_not_load_is_a_load_failure() -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[Application]:
+        raise RuntimeError("no weights")
+        yield fails
+
+    with pytest.raises(CheckpointError, match="no weights"):
+        Host(broken()).start()
+
+
+@pytest.mark.parametrize("data", [b"", b"{}\n", b"\xff\n", b'{"method": 1, "path": "/"}\n', SNOW, DEEP])
+def test_a_request_without_a_head_is_refused(data: bytes) -> None:
+    with pytest.raises(RequestError, match="request does not begin with a line"):
+        read_request(data)
