@@ -35,8 +35,6 @@ def run(args: argparse.Namespace) -> int:
     # These packages are optional, and load only after the options were checked.
     from slipstream_operator.handlers import kopf_watch
     from slipstream_operator.main import operate
-    from slipstream_operator.reconcile.pair import reconcile_pair
-    from slipstream_operator.reconcile.policy import reconcile_policy
 
     kopf_watch.quiet()
 
@@ -44,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await operate(settings, decide_pair=reconcile_pair, decide_policy=reconcile_policy, stop=stop)
+        await operate(settings, stop=stop)
 
     try:
         asyncio.run(until_signalled())

@@ -11,19 +11,16 @@ from urllib.parse import urlsplit
 
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.credentials import DEFAULT_NAMESPACE, load_credentials
-from slipstream_core.kube.environment import default_kubeconfig, own_namespace
-from slipstream_core.manifest.naming import label_value
+from slipstream_core.kube.environment import default_kubeconfig, own_address, own_namespace
 
 from slipstream_operator.cluster.discovery import find_resources
 from slipstream_operator.cluster.leadership import Leadership, identity
-from slipstream_operator.cluster.resources import FIELD_MANAGER, FOREIGN, Kind, ObjectKey, Resource, watched
+from slipstream_operator.cluster.resources import FIELD_MANAGER, FOREIGN, Kind, ObjectKey, Resource
 from slipstream_operator.handlers import kopf_watch
-from slipstream_operator.handlers.controller import Controller, ControllerSettings, background
+from slipstream_operator.handlers.controller import Controller
 from slipstream_operator.handlers.health import STANDBY, Health, serve
 from slipstream_operator.handlers.metrics import Metrics
-from slipstream_operator.handlers.pairs import PairDecision
-from slipstream_operator.handlers.policies import PolicyDecision
-from slipstream_operator.rollout.evidence import CollectedEvidence, NoEvidence, RedisEvidence
+from slipstream_operator.rollout.evidence import CollectedEvidence
 from slipstream_operator.settings import OperatorSettings
 from slipstream_operator.types import ServingDefaults
 
@@ -33,19 +30,18 @@ Result = TypeVar("Result")
 async def operate(
     settings: OperatorSettings,
     *,
-    decide_pair: PairDecision,
-    decide_policy: PolicyDecision,
     stop: asyncio.Event,
     on_write: Callable[[str, str], None] | None = None,
 ) -> None:
-    """Run until `stop` is set. `on_write` is called after each successful write with its HTTP method and path.
+    """Run until `stop` is set, or a signal ends the watch. `on_write` is called after each successful write with its
+    HTTP method and path.
 
     Raises:
         CommandError: no cluster is configured.
         OperatorError, kopf's errors: another try would not help.
     """
-    clock_s, metrics = time.monotonic, Metrics()
-    health = Health(clock_s=clock_s)
+    settings = settings.at(own_namespace() or DEFAULT_NAMESPACE)
+    metrics, health = Metrics(), Health()
     client = KubeClient(
         settings.kubeconfig or default_kubeconfig(),
         context=settings.context,
@@ -56,19 +52,22 @@ async def operate(
     async with (
         await client.connect(),
         serve(health, metrics, host=settings.host, port=settings.metrics_port),
-        background(health.beat()),
+        serve(health, None, host=settings.host, port=settings.liveness_port),
     ):
-        leadership = _leadership(settings, client, clock_s)
-        # This server answers the liveness probe until kopf does, at the same port.
-        async with serve(health, metrics, host=settings.host, port=settings.liveness_port):
-            resources = await _until(stop, _get_ready(client, health, leadership))
+        leadership = _leadership(settings, client)
+        resources = await _until(stop, _get_ready(client, health, leadership))
         if resources is None:
             return
         try:
-            controller, evidence = _build(settings, client, resources, metrics, decide_pair, decide_policy)
+            controller, evidence = _build(settings, client, resources, metrics)
             health.controller = controller
-            watch = _watch(settings, resources, controller, health)
-            parts = [controller.run(), watch.run(), _gather(evidence)]
+            watch = kopf_watch.watch(
+                controller.scopes,
+                observe=controller.observe,
+                login=lambda: load_credentials(settings.kubeconfig or default_kubeconfig(), context=settings.context),
+                patience_s=settings.patience_s,
+            )
+            parts = [controller.run(), watch, _gather(evidence)]
             await _until(stop, *parts, *([] if leadership is None else [leadership.hold()]))
         finally:
             if leadership is not None:
@@ -86,40 +85,24 @@ async def _get_ready(client: KubeClient, health: Health, leadership: Leadership 
 
 
 def _build(
-    settings: OperatorSettings,
-    client: KubeClient,
-    resources: dict[Kind, Resource],
-    metrics: Metrics,
-    decide_pair: PairDecision,
-    decide_policy: PolicyDecision,
+    settings: OperatorSettings, client: KubeClient, resources: dict[Kind, Resource], metrics: Metrics
 ) -> tuple[Controller, CollectedEvidence]:
     fed: set[ObjectKey] = set()
-    source = NoEvidence() if settings.redis_url is None else RedisEvidence(settings.redis_url)
-    evidence = CollectedEvidence(source, changed=fed.add)
-    budgets = resources[Kind.POD_DISRUPTION_BUDGET].api_version
+    evidence = CollectedEvidence(settings.redis_url, changed=fed.add)
     controller = Controller(
         client=client,
         resources=resources,
-        settings=ControllerSettings(
-            release=label_value(settings.release or f"{_own_namespace()}.slipstream"),
-            namespaces=settings.namespaces,
-            grants=settings.grants,
-            report_namespace=settings.report_namespace or _own_namespace(),
-            workers=settings.workers,
-            resync_s=settings.resync_s,
-            defaults=ServingDefaults(
-                image=settings.image,
-                vllm_image=settings.vllm_image,
-                pdb_api_version=budgets,
-                server_ingress=settings.server_ingress,
-                foreign_kinds=frozenset(resource.kind.value for resource in FOREIGN if resource.kind in resources),
-                is_ipv6=has_ipv6_address(client.url),
-                hpa_api_version=resources[Kind.HORIZONTAL_POD_AUTOSCALER].api_version,
-                prometheus=settings.prometheus_url if Kind.SCALED_OBJECT in resources else None,
-            ),
+        settings=settings,
+        defaults=ServingDefaults(
+            image=settings.image,
+            vllm_image=settings.vllm_image,
+            pdb_api_version=resources[Kind.POD_DISRUPTION_BUDGET].api_version,
+            server_ingress=settings.server_ingress,
+            foreign_kinds=frozenset(resource.kind.value for resource in FOREIGN if resource.kind in resources),
+            is_ipv6=are_pods_ipv6(own_address(), client.url),
+            hpa_api_version=resources[Kind.HORIZONTAL_POD_AUTOSCALER].api_version,
+            prometheus=settings.prometheus_url if Kind.SCALED_OBJECT in resources else None,
         ),
-        decide_pair=decide_pair,
-        decide_policy=decide_policy,
         evidence=evidence,
         fed=fed,
         metrics=metrics,
@@ -129,28 +112,10 @@ def _build(
     return controller, evidence
 
 
-def has_ipv6_address(url: str) -> bool:
-    """Whether `url` has an IPv6 address for its host. In a pod the API server's is that of a Service, whose family is
-    the first one of the cluster's Services."""
-    return ":" in (urlsplit(url).hostname or "")
-
-
-def _watch(
-    settings: OperatorSettings, resources: dict[Kind, Resource], controller: Controller, health: Health
-) -> kopf_watch.KopfWatch:
-    return kopf_watch.KopfWatch(
-        watched(resources).values(),
-        namespaces=settings.namespaces,
-        observe=controller.observe,
-        login=lambda: load_credentials(settings.kubeconfig or default_kubeconfig(), context=settings.context),
-        health=health,
-        liveness_endpoint=f"http://{settings.host}:{settings.liveness_port}/healthz",
-        patience_s=settings.patience_s,
-    )
-
-
-def _own_namespace() -> str:
-    return own_namespace() or DEFAULT_NAMESPACE
+def are_pods_ipv6(pod_address: str | None, api_url: str) -> bool:
+    """Whether the first address of the cluster's pods is of IPv6: that of the operator's own pod, if known. Else the
+    API server's address decides: in a pod it is that of a Service, and pods have the same first family."""
+    return ":" in (pod_address or urlsplit(api_url).hostname or "")
 
 
 async def _gather(evidence: CollectedEvidence) -> None:
@@ -179,11 +144,10 @@ async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, Result]) -> Re
         await asyncio.gather(*tasks, stopped, return_exceptions=True)
 
 
-def _leadership(settings: OperatorSettings, client: KubeClient, clock_s: Callable[[], float]) -> Leadership | None:
+def _leadership(settings: OperatorSettings, client: KubeClient) -> Leadership | None:
     if not settings.leader_election:
         return None
-    namespace = settings.lease_namespace or _own_namespace()
-    return Leadership(client, namespace=namespace, holder=identity(), clock_s=clock_s)
+    return Leadership(client, namespace=settings.lease_namespace or "", holder=identity(), clock_s=time.monotonic)
 
 
 def _counting(metrics: Metrics, on_write: Callable[[str, str], None] | None) -> Callable[[str, str], None]:

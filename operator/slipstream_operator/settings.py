@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 from slipstream_core.arguments import AtLeastOne, File, Port, Seconds, option
+from slipstream_core.manifest.naming import label_value
 from slipstream_core.settings import NO_GRANTS, Grants
 
 from slipstream_operator.types import DEFAULT_IMAGE, DEFAULT_VLLM_IMAGE, KubeObject
@@ -118,7 +119,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="URL",
         ),
     ] = None
-    host: Annotated[str, option("address of the next two ports", default="0.0.0.0")] = "127.0.0.1"  # nosec B104
+    host: Annotated[str, option("address of the next two ports", default="::")] = "127.0.0.1"
     liveness_port: Annotated[Port, option("port of /healthz")] = LIVENESS_PORT
     metrics_port: Annotated[Port, option("port of /metrics and /ready")] = METRICS_PORT
     leader_election: Annotated[bool, option("elect one active operator among several")] = False
@@ -130,3 +131,12 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: Annotated[
         Seconds, option("time for which the API server may fail before the process exits to be restarted")
     ] = PATIENCE_S
+
+    def at(self, namespace: str) -> OperatorSettings:
+        """These settings with the defaults of an operator in `namespace`."""
+        return msgspec.structs.replace(
+            self,
+            release=label_value(self.release or f"{namespace}.slipstream"),
+            report_namespace=self.report_namespace or namespace,
+            lease_namespace=self.lease_namespace or namespace,
+        )

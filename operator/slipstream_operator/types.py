@@ -21,7 +21,7 @@ DEFAULT_VLLM_IMAGE = "slipstream-vllm:0.2.0"
 class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults of every pair. `image` is Triton with Slipstream's engine, `vllm_image` vLLM with Slipstream's
     plugin. `server_ingress` are the rules of the servers' NetworkPolicy; None: no policy. `foreign_kinds` are the kinds
-    of other projects that the cluster has. `is_ipv6`: its Services have IPv6 addresses.
+    of other projects that the cluster has. `is_ipv6`: the first address of its pods is of IPv6.
     `prometheus` is the address of Prometheus for autoscalers of KEDA; None: HorizontalPodAutoscalers are used, in the
     version `hpa_api_version`."""
 

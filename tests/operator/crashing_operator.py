@@ -12,8 +12,6 @@ import sys
 
 from slipstream_operator import command
 from slipstream_operator.main import operate
-from slipstream_operator.reconcile.pair import reconcile_pair
-from slipstream_operator.reconcile.policy import reconcile_policy
 
 
 def main() -> None:
@@ -33,7 +31,7 @@ def main() -> None:
     async def run() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        await operate(settings, decide_pair=reconcile_pair, decide_policy=reconcile_policy, stop=stop, on_write=count)
+        await operate(settings, stop=stop, on_write=count)
 
     asyncio.run(run())
 

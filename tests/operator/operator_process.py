@@ -106,7 +106,8 @@ def settled(look: Callable[[], Found], *, for_s: float) -> Found:
 
 
 class OperatorProcess:
-    """A running operator; `with` ends it. `module` is what `python -m` runs in place of the command."""
+    """A running operator; `with` ends it. `module` is what `python -m` runs in place of the command; `before` is a
+    program, with its arguments, that starts the operator."""
 
     def __init__(
         self,
@@ -116,11 +117,19 @@ class OperatorProcess:
         *options: str,
         module: tuple[str, ...] = ("slipstream_tools.cli", "operator"),
         user: str = USER,
+        before: tuple[str, ...] = (),
     ) -> None:
         self.liveness_port, self.metrics_port = lasting_ports(2)
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / f"operator-{self.metrics_port}.log"
-        command = [sys.executable, "-m", *module, "--kubeconfig", str(kube.kubeconfig(user, namespace=namespace))]
+        command = [
+            *before,
+            sys.executable,
+            "-m",
+            *module,
+            "--kubeconfig",
+            str(kube.kubeconfig(user, namespace=namespace)),
+        ]
         command += ["--namespace", namespace, "--report-namespace", namespace, "--lease-namespace", namespace]
         command += ["--host", "127.0.0.1", "--liveness-port", str(self.liveness_port)]
         command += ["--metrics-port", str(self.metrics_port), *options]

@@ -12,12 +12,16 @@ from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.resources import parse_resource
 from slipstream_core.manifest.status import ClassStatus, Condition, GatewaysStatus, Phase, SpeculationPolicyStatus
+from slipstream_core.manifest.versions import good_version
 from slipstream_core.observation import Observation, Subject
 from slipstream_core.redis.inbox import Position
 from slipstream_core.types import Arm, Reason
 from slipstream_operator.reconcile.policy import reconcile_policy
+from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.rollout.analysis import ClassFacts, PolicyLedger
+from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
 from slipstream_operator.rollout.evidence import unread
+from slipstream_operator.rollout.starting import readable
 from slipstream_operator.types import Note, PolicyPlan
 
 from tests.support.manifests import manifest
@@ -66,7 +70,7 @@ def observation(
     fast = arm is Arm.SPECULATIVE
     reason = {Arm.SPECULATIVE: Reason.SPECULATION_PAYS, Arm.CONTROL: Reason.ROLLOUT, Arm.PLAIN: Reason.BREAK_EVEN}[arm]
     fields: dict[str, Any] = {
-        "subject": Subject(pair=pair, fingerprint="f", source="s", cold_class=name, temperature=0),
+        "subject": Subject(pair=pair, cold_class=name, temperature=0),
         "request_class": name,
         "arm": arm,
         "reason": reason,
@@ -167,19 +171,28 @@ class World:
         self.followed = True
 
     def plan(self) -> PolicyPlan:
+        raw = {**self.raw, "status": {} if self.status is None else msgspec.to_builtins(self.status)}
+        newest, prior = parse_resource(raw), readable(raw["status"])
+        good = good_version(raw, newest)
+        pair_key = (newest if good is None else good.parsed).pair_key
         return reconcile_policy(
-            {**self.raw, "status": {} if self.status is None else msgspec.to_builtins(self.status)},
-            problems=self.problems,
-            ignored=self.ignored,
-            pair=self.pair,
-            pair_ready=self.pair_ready,
-            pair_killed=self.pair_killed,
-            prior=self.status,
-            evidence=self._facts(),
-            store_connected=self.connected,
-            gateways=self.gateways,
-            now=self.now,
-            servers_current=self.servers_current,
+            PolicyFacts(
+                newest=newest,
+                generation=raw["metadata"]["generation"],
+                now=self.now,
+                good=good,
+                prior=prior,
+                sealed=sealed_standings(prior.checkpoint, pair_key),
+                problems=self.problems,
+                ignored=self.ignored,
+                pair=self.pair,
+                pair_ready=self.pair_ready,
+                pair_killed=self.pair_killed,
+                servers_current=self.servers_current,
+                classes=self._facts(),
+                connected=self.connected,
+                gateways=self.gateways,
+            )
         )
 
     def _facts(self) -> Mapping[str, ClassFacts]:

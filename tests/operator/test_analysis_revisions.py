@@ -19,7 +19,7 @@ CLASSES = ("summarization/long", "extraction/short")
 def answer(
     number: int, seconds: float, *, canary: bool, request_class: str = CLASSES[0], **more: object
 ) -> Observation:
-    subject = Subject(pair="prod/acme", fingerprint="0" * 16, source="0" * 16, cold_class=request_class, temperature=0)
+    subject = Subject(pair="prod/acme", cold_class=request_class, temperature=0)
     fields = {
         "subject": subject, "request_class": request_class, "arm": Arm.PLAIN, "reason": Reason.BREAK_EVEN,
         "draft_length": 0, "pool": "prod/acme", "status": "ok", "prompt_tokens": 10, "output_tokens": 20, "drafted": 0,

@@ -44,10 +44,11 @@ ENDLESS, TOKENS = "abdeabdeab", 400
 class Pod:
     """Triton as the pair's Deployment starts it, with its volumes laid out as Kubernetes does."""
 
-    def __init__(self, raw: JSON, folder: Path, ports: list[int]) -> None:
+    def __init__(self, raw: JSON, folder: Path, ports: list[int], *, is_ipv6: bool = False) -> None:
         self.grpc, self.http, self.metrics = ports
+        self.host = "[::1]" if is_ipv6 else "127.0.0.1"
         self._prefix = f"slipstream_op_{self.grpc}_"
-        made = children(raw)
+        made = children(raw, is_ipv6=is_ipv6)
         spec = made["Deployment"]["spec"]["template"]["spec"]
         self.container = spec["containers"][0]
         self.grace_period_s = spec["terminationGracePeriodSeconds"]
@@ -62,11 +63,11 @@ class Pod:
                 *self._arguments(repository),
                 f"--backend-directory={backends}",
                 f"--backend-config=python,shm-region-prefix-name={self._prefix}",
-                *(f"--{server}-address=127.0.0.1" for server in ("http", "grpc", "metrics")),
+                *([] if is_ipv6 else [f"--{server}-address=127.0.0.1" for server in ("http", "grpc", "metrics")]),
                 "--allow-gpu-metrics=false",
             ],
             log_path=folder / "triton.log",
-            env={**triton_environment(install, libraries), "OMP_NUM_THREADS": "1"},
+            env={**triton_environment(libraries), "OMP_NUM_THREADS": "1"},
         )
         self.child = self._launch()
 
@@ -111,13 +112,16 @@ class Pod:
     def is_ready(self) -> bool:
         path = self.container["readinessProbe"]["httpGet"]["path"]
         try:
-            return httpx.get(f"http://127.0.0.1:{self.http}{path}", timeout=2.0).is_success
+            return httpx.get(f"http://{self.host}:{self.http}{path}", timeout=2.0).is_success
         except httpx.HTTPError:
             return False
 
+    def has_metrics(self) -> bool:
+        return "slipstream" in httpx.get(f"http://{self.host}:{self.metrics}/metrics", timeout=2.0).text
+
     def generate(self, model: str, **inputs: Any) -> JSON:
         """One whole answer over HTTP."""
-        url = f"http://127.0.0.1:{self.http}/v2/models/{model}/generate"
+        url = f"http://{self.host}:{self.http}/v2/models/{model}/generate"
         answer: JSON = httpx.post(url, json=inputs, timeout=60.0).raise_for_status().json()
         return answer
 
@@ -128,9 +132,9 @@ class Pod:
 
 
 @contextmanager
-def running(raw: JSON, folder: Path, ports: list[int]) -> Iterator[Pod]:
+def running(raw: JSON, folder: Path, ports: list[int], *, is_ipv6: bool = False) -> Iterator[Pod]:
     folder.mkdir()
-    server = Pod(raw, folder, ports)
+    server = Pod(raw, folder, ports, is_ipv6=is_ipv6)
     try:
         server.wait_ready()
         yield server
@@ -214,6 +218,17 @@ def test_triton_serves_the_target_of_a_pair_whose_draft_does_not_fit(
     with running(pair_on(volume, draft="misfit"), tmp_path / "pod", free_ports(3)) as server:
         answer = server.generate("acme", text_input="The order", max_tokens=8, temperature=0.0, draft_tokens=4)
     assert (answer["output_tokens"], answer["drafted"]) == (8, 0)
+
+
+async def test_triton_in_a_pod_with_ipv6_first_serves_its_three_ports_there(
+    volume: Path, tmp_path: Path, free_ports: FreePorts
+):
+    with running(pair_on(volume, draft="draft"), tmp_path / "pod", free_ports(3), is_ipv6=True) as server:
+        assert server.has_metrics()
+        assert server.generate("acme", text_input="The order", max_tokens=8, temperature=0.0)["output_tokens"] == 8
+        for host in ("[::1]", "127.0.0.1"):  # gateways may connect to the other family's address
+            async with grpc_client.InferenceServerClient(f"{host}:{server.grpc}") as client:
+                assert await client.is_model_ready("acme")
 
 
 def test_a_server_that_cannot_load_says_why_in_the_pairs_status(tmp_path: Path, free_ports: FreePorts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from slipstream_operator.main import has_ipv6_address
+from slipstream_operator.main import are_pods_ipv6
 
 from tests.operator.pair_objects import GROUP_SPEC, JSON, VLLM_SPEC, children, pair_object, template
 
@@ -214,13 +214,24 @@ def test_nodes_wait_for_each_other_as_long_as_a_server_may_start():
     assert not [part for part in server(vllm_pair())["args"] if "distributed" in part]
 
 
-def test_vllm_listens_on_ipv6_where_services_have_it():
+def test_vllm_listens_on_ipv6_where_pods_have_it_first():
     assert not [part for part in server(vllm_pair())["args"] if part.startswith("--host")]
     pod = children(vllm_pair(), is_ipv6=True)["Deployment"]["spec"]["template"]["spec"]
     assert "--host=::" in pod["containers"][0]["args"]
-    assert has_ipv6_address("https://[fd00:10:96::1]:443")
-    assert not has_ipv6_address("https://10.96.0.1:443")
-    assert not has_ipv6_address("https://kubernetes.example.com")
+
+
+@pytest.mark.parametrize(
+    ("pod_address", "api_url", "expected"),
+    [
+        (None, "https://[fd00:10:96::1]:443", True),
+        (None, "https://10.96.0.1:443", False),
+        (None, "https://kubernetes.example.com", False),
+        ("fd00:10:244::7", "https://10.96.0.1:443", True),
+        ("10.244.0.7", "https://[fd00:10:96::1]:443", False),
+    ],
+)
+def test_first_family_of_pods_is_that_of_the_operators_own(pod_address: str | None, api_url: str, expected: bool):
+    assert are_pods_ipv6(pod_address, api_url) is expected
 
 
 def test_only_the_leader_of_a_group_compares_tokenizers():

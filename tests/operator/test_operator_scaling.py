@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from slipstream_core.manifest.reports import GatewayReport, object_key, report_lease
-from slipstream_operator.children.deployment import FIELD_MANAGER
+from slipstream_operator.children.workload import FIELD_MANAGER
 
 from tests.operator.operator_process import RESYNC_S, Cluster, OperatorProcess, grant, pair_spec, settled
 from tests.operator.pair_objects import GROUP_SPEC, JSON

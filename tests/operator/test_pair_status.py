@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.reports import UnreachableServers, WithheldServer
+from slipstream_core.manifest.reports import EVERY_SERVER, UnreachableServers, WithheldServer
 from slipstream_core.manifest.status import Condition, GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
 from slipstream_operator.reconcile.pair import reconcile_pair
 from slipstream_operator.types import Observed, PairPlan, ServingDefaults
@@ -386,6 +386,16 @@ def gateways(synced: int, total: int) -> GatewaysStatus:
 
 def withheld(reason: str, *, server: str = "http://a:8000", detail: str = "why") -> WithheldServer:
     return WithheldServer(server=server, capabilities=("sampled_speculation",), reason=reason, detail=detail)
+
+
+def test_kill_at_a_gateway_itself_is_in_the_status():
+    found = (withheld("kill_switch", server=EVERY_SERVER, detail="by Ada"), withheld("engine_not_lossless"))
+    made = plan(RAW, gateways=gateways(3, 3), withheld=found, **SERVED)
+    assert said(made, "SpeculationAvailable") == ("False", "GatewayKilled")
+    assert condition(made, "SpeculationAvailable").message == (
+        "every server may not use sampled_speculation (1 of 3 gateways): by Ada"
+    )
+    assert said(made, "KillSwitchActive") == ("False", "NotKilled")
 
 
 def test_servers_that_may_not_speculate_are_told_with_the_gateways_that_say_so():

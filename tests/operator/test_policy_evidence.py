@@ -17,7 +17,7 @@ from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.types import Arm
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.rollout.analysis import Metric
-from slipstream_operator.rollout.evidence import CHECKPOINT_LOST, GRACE_S, CollectedEvidence, NoEvidence, RedisEvidence
+from slipstream_operator.rollout.evidence import CHECKPOINT_LOST, GRACE_S, CollectedEvidence
 from slipstream_operator.status.conditions import rfc3339
 
 from tests.operator.policy_world import CODE, LONG, PAIR_KEY, observation, policy_of, raw_policy
@@ -40,8 +40,7 @@ class Operator:
     ) -> None:
         self.now_s = time.time()
         self.changed: list[ObjectKey] = []
-        source = RedisEvidence(url, interval_s=0.01) if url else NoEvidence()
-        self.evidence = CollectedEvidence(source, changed=self.changed.append, clock_s=lambda: self.now_s)
+        self.evidence = CollectedEvidence(url, interval_s=0.01, changed=self.changed.append, clock_s=lambda: self.now_s)
         self.lost = self.evidence.open(KEY, policy, pair_key=PAIR_KEY, checkpoint=checkpoint, created=CREATED)
         if follows:
             self.evidence.follow(KEY, EMPTY)
@@ -239,4 +238,4 @@ async def test_without_redis_nothing_is_ever_known(operator: Callable[..., Opera
 
 def test_address_is_checked_before_anything_runs() -> None:
     with pytest.raises(CommandError):
-        RedisEvidence("http://cache")
+        CollectedEvidence("http://cache")

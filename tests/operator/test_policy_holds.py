@@ -101,6 +101,14 @@ def test_broken_spec_leaves_step_and_share_as_they_are() -> None:
     assert "StatusEdited" not in world.reasons()
 
 
+def test_kill_switch_of_a_broken_spec_counts() -> None:
+    world = promoted()
+    world.respec(rollout="broken", killSwitch=True)
+    world.look()
+    assert world.condition("Accepted").status == "False"
+    assert world.condition("KillSwitchActive").status == "True"
+
+
 def test_every_rollback_of_many_at_once_is_told() -> None:
     names = [f"{task}/{length}" for task in ("code", "rewriting", "translation", "extraction") for length in LengthBin]
     world = World()

@@ -10,7 +10,7 @@ from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.status import Phase
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
-from slipstream_operator.rollout.evidence import CollectedEvidence, NoEvidence
+from slipstream_operator.rollout.evidence import CollectedEvidence
 from slipstream_operator.types import PolicyPlan
 
 from tests.operator.policy_world import CODE, PAIR_KEY, World, policy_of, promoted, rolled_back
@@ -121,7 +121,7 @@ def test_checkpoint_of_another_pair_promotes_nothing() -> None:
 def test_no_attempt_is_made_where_nothing_was_ever_read() -> None:
     world = rolled_back()
     world.wait(700)
-    evidence = CollectedEvidence(NoEvidence(), clock_s=world.now.timestamp)
+    evidence = CollectedEvidence(None, clock_s=world.now.timestamp)
     evidence.open(KEY, policy_of(world.raw), pair_key=PAIR_KEY, checkpoint=world.status.checkpoint)
     world._facts = lambda: evidence.facts(KEY)  # type: ignore[method-assign]
     world.connected = evidence.is_connected(KEY)

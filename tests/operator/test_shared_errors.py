@@ -71,6 +71,7 @@ def test_most_requests_fail_at_once(control: tuple[int, int], phase: Phase) -> N
         assert "20 of 25 speculative requests failed, the limit is 0.05 (of the control's 2" in (
             world.condition("ServersSlow").message
         )
+        assert [note.type for note in world.notes if note.reason == "LimitsBroken"] == ["Warning"]
 
 
 def test_limit_alone_decides_where_no_control_was_heard_of() -> None:

@@ -29,7 +29,7 @@ NetworkPolicies in the namespaces of the pairs.
 {{- /* No selector matches the API server: it has a node's address, which only the cluster's owner knows. */}}
 - ports:
     {{- range $policy.apiServer.ports }}
-    - {protocol: TCP, port: {{ . }}}
+    - {protocol: TCP, port: {{ include "slipstream.number" . }}}
     {{- end }}
   {{- with $policy.apiServer.cidrs }}
   to:
@@ -47,7 +47,7 @@ NetworkPolicies in the namespaces of the pairs.
 {{- else if eq (include "slipstream.hasRedis" .) "true" }}
 - ports:
     {{- range $policy.redis.ports }}
-    - {protocol: TCP, port: {{ . }}}
+    - {protocol: TCP, port: {{ include "slipstream.number" . }}}
     {{- end }}
   {{- with $policy.redis.cidrs }}
   to:

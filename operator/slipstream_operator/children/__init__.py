@@ -4,9 +4,8 @@ Pure: `children_of` derives them from a pair and its present Deployment.
 """
 
 from slipstream_operator.children.all import children_of
-from slipstream_operator.children.hashes import REPOSITORY_ANNOTATION, WEIGHTS_ANNOTATION
-from slipstream_operator.children.preflight import PREFLIGHT_CONTAINER
-from slipstream_operator.children.weights import WEIGHTS_CONTAINER
+from slipstream_operator.children.init_containers import PREFLIGHT_CONTAINER, WEIGHTS_CONTAINER
+from slipstream_operator.children.repository import REPOSITORY_ANNOTATION, WEIGHTS_ANNOTATION
 
 __all__ = [
     "PREFLIGHT_CONTAINER",

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.revision import revision_of
 from slipstream_core.manifest.sources import EMBEDDED
 
 from slipstream_operator.children.autoscaler import autoscaler
-from slipstream_operator.children.budget import disruption_budget
-from slipstream_operator.children.deployment import deployment
-from slipstream_operator.children.identity import TRITON, VLLM, Owner, Software, child
+from slipstream_operator.children.identity import TRITON, VLLM, Owner, Software
 from slipstream_operator.children.inference_pool import http_route, inference_pool
-from slipstream_operator.children.leader_worker_set import leader_worker_set
-from slipstream_operator.children.network import network_policy
 from slipstream_operator.children.repository import repository_config_map
-from slipstream_operator.children.service import server_labels, service
+from slipstream_operator.children.service import (
+    disruption_budget,
+    network_policy,
+    server_labels,
+    service,
+    service_account,
+)
+from slipstream_operator.children.workload import deployment, leader_worker_set
 from slipstream_operator.types import KubeObject, ServingDefaults
 
 
@@ -57,9 +57,12 @@ def children_of(
     owner = _owner(pair, software, uid=uid, revision=revision_of(pair) if canary else "")
     config_map = repository_config_map(pair, owner) if software is TRITON else None
     repository = config_map["data"] if config_map is not None else None
-    workload = _workload(pair, owner, defaults=defaults, repository=repository, live=live)
+    if is_group(pair):
+        workload = leader_worker_set(pair, owner, defaults=defaults, live=live)
+    else:
+        workload = deployment(pair, owner, defaults=defaults, repository=repository, live=live)
     return (
-        _service_account(owner),
+        service_account(owner),
         *((config_map,) if config_map is not None else ()),
         service(owner, leaders_only=is_group(pair)),
         disruption_budget(owner, api_version=defaults.pdb_api_version),
@@ -107,23 +110,9 @@ def _owner(pair: ModelPair, software: Software, *, uid: str, revision: str = "")
     )
 
 
-def _workload(
-    pair: ModelPair,
-    owner: Owner,
-    *,
-    defaults: ServingDefaults,
-    repository: Mapping[str, str] | None,
-    live: KubeObject | None,
-) -> KubeObject:
-    """The object that runs the servers."""
-    if is_group(pair):
-        return leader_worker_set(pair, owner, defaults=defaults, live=live)
-    return deployment(pair, owner, defaults=defaults, repository=repository, live=live)
-
-
 def _autoscalers(
     pair: ModelPair, owner: Owner, workload: KubeObject, defaults: ServingDefaults
-) -> tuple[dict[str, Any], ...]:
+) -> tuple[KubeObject, ...]:
     """None while the pair has no servers, because KEDA would start one."""
     serving = pair.spec.serving
     if serving is None or serving.autoscaling is None or serving.replicas == 0:
@@ -131,7 +120,7 @@ def _autoscalers(
     return (autoscaler(pair, owner, serving.autoscaling, workload=workload, defaults=defaults),)
 
 
-def _inference_pool(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[dict[str, Any], ...]:
+def _inference_pool(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[KubeObject, ...]:
     wanted = pair.spec.serving.inference_pool if pair.spec.serving is not None else None
     if wanted is None or missing_kinds(pair, defaults):
         return ()
@@ -139,12 +128,7 @@ def _inference_pool(pair: ModelPair, owner: Owner, defaults: ServingDefaults) ->
     return (pool,) if wanted.gateway is None else (pool, http_route(pair, owner, wanted, wanted.gateway))
 
 
-def _network_policies(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[dict[str, Any], ...]:
+def _network_policies(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[KubeObject, ...]:
     if defaults.server_ingress is None:
         return ()
     return (network_policy(owner, ingress=defaults.server_ingress, between_pods=is_group(pair)),)
-
-
-def _service_account(owner: Owner) -> dict[str, Any]:
-    """The servers' identity. It has no rights, and no pod gets its token."""
-    return child("v1", "ServiceAccount", owner, automountServiceAccountToken=False)

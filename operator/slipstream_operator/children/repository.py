@@ -1,18 +1,21 @@
-"""A pair's Triton model repository: a ConfigMap, and how it is mounted."""
+"""The files that a server loads: its Triton model repository and its sources, with hashes of both in the annotations of
+its pod. A changed hash replaces the servers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import PurePosixPath
-from typing import Any
 
+import msgspec
 from slipstream_core.manifest.adapters import adapters_of
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.table import triton_model_name
 from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_repository
 
 from slipstream_operator.children.identity import Owner, child
+from slipstream_operator.types import KubeObject
 
 REPOSITORY = PurePosixPath("/etc/slipstream/model_repository")
 VOLUME = "model"
@@ -21,10 +24,14 @@ CODE = "model.py"
 WITHOUT_STORAGE = PurePosixPath("/models")
 """The root of relative sources without a volume: an image may have its checkpoints there."""
 
+REPOSITORY_ANNOTATION = "slipstream.dev/repository-hash"
+WEIGHTS_ANNOTATION = "slipstream.dev/weights-hash"
+
+_HASH_CHARS = 16
 _TEMPLATE_MODEL = "slipstream"
 
 
-def repository_config_map(pair: ModelPair, owner: Owner) -> dict[str, Any]:
+def repository_config_map(pair: ModelPair, owner: Owner) -> KubeObject:
     """The two files of the pair's model."""
     config, code = _template()
     parameters = {
@@ -36,13 +43,13 @@ def repository_config_map(pair: ModelPair, owner: Owner) -> dict[str, Any]:
     return child("v1", "ConfigMap", owner, data=data)
 
 
-def repository_volume(name: str) -> dict[str, Any]:
+def repository_volume(name: str) -> KubeObject:
     """The volume with the model's files; `name` is the ConfigMap's."""
     items = [{"key": CONFIG, "path": CONFIG}, {"key": CODE, "path": f"1/{CODE}"}]
     return {"name": VOLUME, "configMap": {"name": name, "items": items}}
 
 
-def repository_mount(pair: ModelPair) -> dict[str, Any]:
+def repository_mount(pair: ModelPair) -> KubeObject:
     """The mount of the volume at the model's folder. A mount as the whole repository would add the hidden folders that
     Kubernetes uses to replace a volume's content, and Triton exits if it cannot load a model."""
     return {"name": VOLUME, "mountPath": str(REPOSITORY / triton_model_name(pair)), "readOnly": True}
@@ -61,6 +68,32 @@ def sources_of(pair: ModelPair) -> Iterator[str]:
             yield from (source for source in (part.source, part.tokenizer) if source is not None)
     yield from pair.spec.draft.alternatives if pair.spec.draft is not None else ()
     yield from (adapter.source for adapter in adapters_of(pair) if adapter.source is not None)
+
+
+def template_annotations(pair: ModelPair, repository: Mapping[str, str] | None) -> dict[str, str]:
+    """The annotations of the pod template. `repository` is the ConfigMap's data, which running servers do not read
+    again; None without one."""
+    of_repository = {} if repository is None else {REPOSITORY_ANNOTATION: _hash(repository)}
+    return {**of_repository, WEIGHTS_ANNOTATION: weights_hash(pair)}
+
+
+def weights_hash(pair: ModelPair) -> str:
+    """The hash of the sources, tokenizers and revisions of `pair`. No other part of a pod contains the revision."""
+    encoded = _encode([pair.spec.target, pair.spec.draft])
+    # Without fields at their defaults that earlier versions did not have: an upgrade must not replace all servers.
+    return _digest(encoded.replace(b',"alternatives":[]', b"").replace(b',"candidates":null', b""))
+
+
+def _hash(value: object) -> str:
+    return _digest(_encode(value))
+
+
+def _encode(value: object) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def _digest(encoded: bytes) -> str:
+    return hashlib.sha256(encoded).hexdigest()[:_HASH_CHARS]
 
 
 @cache

@@ -3,6 +3,7 @@ may not speculate or cannot be reached, and the time of its last request."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from slipstream_core.manifest.reports import (
@@ -78,8 +79,7 @@ class GatewayReports:
     def status_of(self, key: ObjectKey, generation: int, uid: str | None = None) -> GatewaysStatus:
         """The number of live gateways that watch the object's namespace, and of those that apply its `generation`. An
         object of the same name with another `uid` does not count; None: any object of that name."""
-        reports = (self._sightings[lease].report for lease in self._alive)
-        known = [report.generation_of(str(key), uid) or 0 for report in reports if report.watches(key.namespace)]
+        known = [report.generation_of(str(key), uid) or 0 for report in self._reports(key)]
         return GatewaysStatus(
             synced=sum(seen >= generation for seen in known),
             total=len(known),
@@ -89,23 +89,13 @@ class GatewayReports:
     def withheld_of(self, key: ObjectKey) -> tuple[WithheldServer, ...]:
         """The servers of a pair that may not speculate, from the gateways that `status_of` counts: a server once for
         each gateway that reports it."""
-        reports = (self._sightings[lease].report for lease in sorted(self._alive))
-        return tuple(
-            server
-            for report in reports
-            if report.watches(key.namespace)
-            for server in report.withheld.get(str(key), ())
-        )
+        return tuple(server for report in self._reports(key) for server in report.withheld.get(str(key), ()))
 
     def unreachable_of(self, key: ObjectKey) -> tuple[UnreachableServers | None, ...]:
         """The unreachable servers of a pair: one value for each gateway that `status_of` counts and that has probed
         them; None if all of them answer."""
-        reports = (self._sightings[lease].report for lease in sorted(self._alive))
-        return tuple(
-            report.unreachable.get(str(key))
-            for report in reports
-            if report.watches(key.namespace) and report.unreachable is not None
-        )
+        reports = (report.unreachable for report in self._reports(key))
+        return tuple(unreachable.get(str(key)) for unreachable in reports if unreachable is not None)
 
     def last_request_of(self, key: ObjectKey) -> datetime | None:
         """The time at which a gateway last reported requests for that pair, by the operator's clock: at most a minute
@@ -124,6 +114,11 @@ class GatewayReports:
                 in_use |= not is_alive or str(key) in report.in_use or EVERY_PAIR in report.in_use
                 waiting |= is_alive and str(key) in report.waiting
         return Demand(in_use=in_use, waiting=waiting)
+
+    def _reports(self, key: ObjectKey) -> Iterator[GatewayReport]:
+        """The reports of the live gateways that watch the object's namespace."""
+        reports = (self._sightings[lease].report for lease in sorted(self._alive))
+        return (report for report in reports if report.watches(key.namespace))
 
     def _note_life(self, key: ObjectKey, now: datetime) -> None:
         if self._sightings[key].is_alive(now):

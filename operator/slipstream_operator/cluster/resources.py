@@ -88,28 +88,19 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.collection(namespace)}/{name}"
 
 
-LEADER_WORKER_SETS = Resource(
-    kind=Kind.LEADER_WORKER_SET,
-    group="leaderworkerset.x-k8s.io",
-    version="v1",
-    plural="leaderworkersets",
-    selector=CHILD_SELECTOR,
-)
+Scopes = dict[Resource, tuple[str | None, ...]]
+"""The namespaces in which each kind is watched; (None,): in all."""
 
 
-SCALED_OBJECTS = Resource(
-    kind=Kind.SCALED_OBJECT, group="keda.sh", version="v1alpha1", plural="scaledobjects", selector=CHILD_SELECTOR
-)
-INFERENCE_POOLS = Resource(
-    kind=Kind.INFERENCE_POOL,
-    group="inference.networking.k8s.io",
-    version="v1",
-    plural="inferencepools",
-    selector=CHILD_SELECTOR,
-)
-HTTP_ROUTES = Resource(
-    kind=Kind.HTTP_ROUTE, group="gateway.networking.k8s.io", version="v1", plural="httproutes", selector=CHILD_SELECTOR
-)
+def _resource(kind: Kind, group_version: str, plural: str, selector: str = CHILD_SELECTOR) -> Resource:
+    group, _, version = group_version.rpartition("/")
+    return Resource(kind=kind, group=group, version=version, plural=plural, selector=selector)
+
+
+LEADER_WORKER_SETS = _resource(Kind.LEADER_WORKER_SET, "leaderworkerset.x-k8s.io/v1", "leaderworkersets")
+SCALED_OBJECTS = _resource(Kind.SCALED_OBJECT, "keda.sh/v1alpha1", "scaledobjects")
+INFERENCE_POOLS = _resource(Kind.INFERENCE_POOL, "inference.networking.k8s.io/v1", "inferencepools")
+HTTP_ROUTES = _resource(Kind.HTTP_ROUTE, "gateway.networking.k8s.io/v1", "httproutes")
 FOREIGN = (LEADER_WORKER_SETS, SCALED_OBJECTS, INFERENCE_POOLS, HTTP_ROUTES)
 """Kinds of other projects, which not every cluster has."""
 
@@ -120,48 +111,17 @@ def resources(
     """Every kind by its name. The versions are the server's: `pdb_version` of `policy`, v1 or before Kubernetes 1.21
     v1beta1; `hpa_version` of `autoscaling`, v2 or before 1.23 v2beta2. `foreign` are those of `FOREIGN` that the
     cluster has."""
-    group, version = API_VERSION.split("/")
-    pods = f"{CHILD_SELECTOR},{PAIR_LABEL}"
     known = (
-        Resource(kind=Kind.SPECULATION_POLICY, group=group, version=version, plural="speculationpolicies"),
-        Resource(kind=Kind.MODEL_PAIR, group=group, version=version, plural="modelpairs"),
-        Resource(kind=Kind.DEPLOYMENT, group="apps", version="v1", plural="deployments", selector=CHILD_SELECTOR),
-        Resource(kind=Kind.SERVICE, group="", version="v1", plural="services", selector=CHILD_SELECTOR),
-        Resource(kind=Kind.CONFIG_MAP, group="", version="v1", plural="configmaps", selector=CHILD_SELECTOR),
-        Resource(kind=Kind.SERVICE_ACCOUNT, group="", version="v1", plural="serviceaccounts", selector=CHILD_SELECTOR),
-        Resource(
-            kind=Kind.POD_DISRUPTION_BUDGET,
-            group="policy",
-            version=pdb_version,
-            plural="poddisruptionbudgets",
-            selector=CHILD_SELECTOR,
-        ),
-        Resource(
-            kind=Kind.NETWORK_POLICY,
-            group="networking.k8s.io",
-            version="v1",
-            plural="networkpolicies",
-            selector=CHILD_SELECTOR,
-        ),
-        Resource(
-            kind=Kind.HORIZONTAL_POD_AUTOSCALER,
-            group="autoscaling",
-            version=hpa_version,
-            plural="horizontalpodautoscalers",
-            selector=CHILD_SELECTOR,
-        ),
-        Resource(kind=Kind.POD, group="", version="v1", plural="pods", selector=pods),
-        Resource(
-            kind=Kind.LEASE,
-            group="coordination.k8s.io",
-            version="v1",
-            plural="leases",
-            selector=REPORT_SELECTOR,
-        ),
+        _resource(Kind.SPECULATION_POLICY, API_VERSION, "speculationpolicies", selector=""),
+        _resource(Kind.MODEL_PAIR, API_VERSION, "modelpairs", selector=""),
+        _resource(Kind.DEPLOYMENT, "apps/v1", "deployments"),
+        _resource(Kind.SERVICE, "v1", "services"),
+        _resource(Kind.CONFIG_MAP, "v1", "configmaps"),
+        _resource(Kind.SERVICE_ACCOUNT, "v1", "serviceaccounts"),
+        _resource(Kind.POD_DISRUPTION_BUDGET, f"policy/{pdb_version}", "poddisruptionbudgets"),
+        _resource(Kind.NETWORK_POLICY, "networking.k8s.io/v1", "networkpolicies"),
+        _resource(Kind.HORIZONTAL_POD_AUTOSCALER, f"autoscaling/{hpa_version}", "horizontalpodautoscalers"),
+        _resource(Kind.POD, "v1", "pods", selector=f"{CHILD_SELECTOR},{PAIR_LABEL}"),
+        _resource(Kind.LEASE, "coordination.k8s.io/v1", "leases", selector=REPORT_SELECTOR),
     )
     return {resource.kind: resource for resource in (*known, *foreign)}
-
-
-def watched(known: dict[Kind, Resource]) -> dict[Kind, Resource]:
-    """The kinds that are watched in all namespaces with pairs; the gateways' reports are in one namespace only."""
-    return {kind: resource for kind, resource in known.items() if kind is not Kind.LEASE}

@@ -8,38 +8,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
 
-import msgspec
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import KubeConflict, KubeError
 from slipstream_core.manifest.status import Phase
-from slipstream_core.settings import NO_GRANTS, Grants
 
 from slipstream_operator.children.writer import ChildWriter
 from slipstream_operator.cluster.cache import ObjectCache
 from slipstream_operator.cluster.gateway_reports import GatewayReports
 from slipstream_operator.cluster.ownership import RENEW_S, Ownership
-from slipstream_operator.cluster.resources import PARENTS, Kind, ObjectKey, Resource, watched
+from slipstream_operator.cluster.resources import PARENTS, Kind, ObjectKey, Resource
 from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.errors import OperatorError
 from slipstream_operator.handlers.informer import Informer
 from slipstream_operator.handlers.metrics import Metrics
-from slipstream_operator.handlers.pairs import PairDecision, PairReconciler, RevisionEvidence
-from slipstream_operator.handlers.policies import Evidence, PolicyDecision, PolicyReconciler
-from slipstream_operator.handlers.report_reflector import report_reflector
+from slipstream_operator.handlers.pairs import PairReconciler
+from slipstream_operator.handlers.parts import Parts
+from slipstream_operator.handlers.policies import PolicyReconciler
 from slipstream_operator.handlers.resync import Resync, WatchCheck
 from slipstream_operator.handlers.work_queue import WorkQueue
+from slipstream_operator.rollout.evidence import CollectedEvidence
+from slipstream_operator.settings import OperatorSettings
 from slipstream_operator.status.events import EventPoster
 from slipstream_operator.status.writer import StatusWriter
 from slipstream_operator.types import KubeObject, ServingDefaults
 
 STUCK_S = 300.0
-REPORTS_WITHIN_S = 10.0
 
 _TICK_S = 0.1
 _LOOK_S = 1.0
@@ -48,28 +45,12 @@ _DEAD_LEASES_S = 60.0
 _logger = logging.getLogger(__name__)
 
 
-class AllEvidence(Evidence, RevisionEvidence, Protocol):
-    """The evidence about policies and about new revisions."""
-
-
-class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`release` is the label of the children. `namespaces` are the watched namespaces, empty for all, and `grants` are
-    their permissions. The gateways' reports are in `report_namespace`."""
-
-    release: str = "slipstream"
-    namespaces: tuple[str, ...] = ()
-    grants: Grants = NO_GRANTS
-    report_namespace: str = "default"
-    workers: int = 16
-    resync_s: float = 600.0
-    defaults: ServingDefaults = ServingDefaults()
-
-
 class Controller:
     """The whole operator except kopf's watch, which calls `observe`, and the source of the evidence.
 
-    The source adds policies with new outcomes to `fed`. The controller removes and queues them about once a second.
-    `clock` has a time zone, `clock_s` is monotonic.
+    `settings` are complete: see `OperatorSettings.at`. `defaults` are those of all pairs. The source adds policies with
+    new outcomes to `fed`. The controller removes and queues them about once a second. `clock` has a time zone.
+    `clock_s` is monotonic.
     """
 
     def __init__(
@@ -77,10 +58,9 @@ class Controller:
         *,
         client: KubeClient,
         resources: dict[Kind, Resource],
-        settings: ControllerSettings,
-        decide_pair: PairDecision,
-        decide_policy: PolicyDecision,
-        evidence: AllEvidence,
+        settings: OperatorSettings,
+        defaults: ServingDefaults,
+        evidence: CollectedEvidence,
         fed: set[ObjectKey],
         metrics: Metrics,
         clock: Callable[[], datetime],
@@ -90,9 +70,14 @@ class Controller:
         self._fed = fed
         self._metrics, self._clock, self._clock_s = metrics, clock, clock_s
         self._cache, self._specs, self._gateways = ObjectCache(), SpecIndex(settings.grants), GatewayReports()
+        everywhere: tuple[str | None, ...] = settings.namespaces or (None,)
+        in_reports, release = (settings.report_namespace,), settings.release or ""
+        self.scopes = {
+            resource: in_reports if kind is Kind.LEASE else everywhere for kind, resource in resources.items()
+        }
         self.queue: WorkQueue[ObjectKey] = WorkQueue()
         self.watch_check = WatchCheck(clock_s=clock_s)
-        informer = Informer(
+        self._informer = informer = Informer(
             cache=self._cache,
             specs=self._specs,
             gateways=self._gateways,
@@ -100,50 +85,23 @@ class Controller:
             clock=clock,
             on_deleted=self._pair_deleted,
         )
-        self._reports = report_reflector(client, resources[Kind.LEASE], settings.report_namespace, informer)
         self.resync = Resync(
             client=client,
-            resources=watched(resources),
-            namespaces=settings.namespaces,
+            scopes=self.scopes,
             informer=informer,
             watch_check=self.watch_check,
             every_s=settings.resync_s,
             clock_s=clock_s,
         )
-        self._informer = informer
         self._events = EventPoster(client, clock_s=clock_s, on_note=metrics.transition)
         statuses = StatusWriter(client, self._cache, resources, on_newer=informer.observe_own, clock_s=clock_s)
-        self._pairs = self._make_pairs(decide_pair, statuses, evidence)
-        self._policies = self._make_policies(decide_policy, statuses, evidence)
-        self._ownership = Ownership(client, release=settings.release, clock_s=clock_s)
+        parts = Parts(self._cache, self._specs, self._gateways, evidence, statuses, self._events, clock)
+        children = ChildWriter(client, self._cache, resources, release=release)
+        self._pairs = PairReconciler(parts, children=children, defaults=defaults)
+        self._policies = PolicyReconciler(parts)
+        self._ownership = Ownership(client, release=release, clock_s=clock_s)
         self._begun_s: dict[ObjectKey, float] = {}
         self._show_metrics()
-
-    def _make_pairs(self, decide: PairDecision, statuses: StatusWriter, evidence: RevisionEvidence) -> PairReconciler:
-        return PairReconciler(
-            decide=decide,
-            cache=self._cache,
-            specs=self._specs,
-            gateways=self._gateways,
-            children=ChildWriter(self._client, self._cache, self._resources, release=self._settings.release),
-            statuses=statuses,
-            events=self._events,
-            evidence=evidence,
-            defaults=self._settings.defaults,
-            clock=self._clock,
-        )
-
-    def _make_policies(self, decide: PolicyDecision, statuses: StatusWriter, evidence: Evidence) -> PolicyReconciler:
-        return PolicyReconciler(
-            decide=decide,
-            cache=self._cache,
-            specs=self._specs,
-            gateways=self._gateways,
-            evidence=evidence,
-            statuses=statuses,
-            events=self._events,
-            clock=self._clock,
-        )
 
     def observe(self, event_type: str | None, item: KubeObject) -> None:
         """Handle one watch event; `event_type` is None for a listed object."""
@@ -156,15 +114,8 @@ class Controller:
         Raises:
             KubeRejected: the operator lacks the rights to list.
         """
-        async with background(self._reports.run()):
-            with suppress(TimeoutError):  # without the reports, the first statuses would count no gateways
-                async with asyncio.timeout(REPORTS_WITHIN_S):
-                    await self._reports.answered.wait()
-            await self.resync.first()
-            self._informer.queue_all()
-            await self._work_together()
-
-    async def _work_together(self) -> None:
+        await self.resync.first()
+        self._informer.queue_all()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(self._settings.workers):
                 tasks.create_task(self._work())
@@ -271,14 +222,3 @@ class Controller:
     def _classes_in(self, phase: Phase) -> int:
         statuses = (raw.get("status") or {} for raw in self._cache.of_kind(Kind.SPECULATION_POLICY))
         return sum(entry.get("phase") == phase for status in statuses for entry in status.get("classes") or ())
-
-
-@asynccontextmanager
-async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run `work` while the block runs."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

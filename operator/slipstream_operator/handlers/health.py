@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from slipstream_core.listeners import authority, bound_socket
 
 from slipstream_operator.errors import OperatorError
 from slipstream_operator.handlers.metrics import CONTENT_TYPE, Metrics
@@ -16,34 +16,24 @@ if TYPE_CHECKING:
     from slipstream_operator.handlers.controller import Controller
 
 STANDBY = "standing by for the leader"
-HEARTBEAT_S = 1.0
-LONGEST_LAG_S = 30.0
 
 
 class Health:
-    """Whether the operator makes progress. `clock_s` is monotonic."""
+    """Whether the operator makes progress. A blocked event loop answers no probe."""
 
-    def __init__(self, *, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
-        self._beat_s = clock_s()
+    def __init__(self) -> None:
         self.phase = "starting"
         self.controller: Controller | None = None
 
-    async def beat(self) -> None:
-        """Record periodically that the event loop runs, until cancelled."""
-        while True:
-            self._beat_s = self._clock_s()
-            await asyncio.sleep(HEARTBEAT_S)
-
     def problems(self) -> list[str]:
         """The problems that a restart would solve; empty without any."""
-        found = []
-        if (lag_s := self._clock_s() - self._beat_s) > LONGEST_LAG_S:
-            found.append(f"the event loop has been blocked for {lag_s:.0f} s")
-        if self.controller is not None:
-            found += [f"{key} has been reconciled for too long" for key in self.controller.stuck()]
-            found += [f"the watch of {kind} misses changes" for kind in self.controller.watch_check.dead_watches()]
-        return found
+        if self.controller is None:
+            return []
+        stuck, dead = self.controller.stuck(), self.controller.watch_check.dead_watches()
+        return [
+            *(f"{key} has been reconciled for too long" for key in stuck),
+            *(f"the watch of {kind} misses changes" for kind in dead),
+        ]
 
     def not_ready(self) -> str | None:
         """The reason why the operator is not ready; None if it is ready. An operator that waits to become the leader is
@@ -54,10 +44,11 @@ class Health:
 
 
 @asynccontextmanager
-async def serve(health: Health, metrics: Metrics, *, host: str, port: int) -> AsyncIterator[None]:
-    """`/metrics`, `/ready` and `/healthz` at `host:port` while the block runs."""
+async def serve(health: Health, metrics: Metrics | None, *, host: str, port: int) -> AsyncIterator[None]:
+    """`/healthz` at `host:port` while the block runs, and with `metrics` also `/metrics` and `/ready`."""
 
     async def page(_: web.Request) -> web.Response:
+        assert metrics is not None
         return web.Response(body=metrics.page(), headers={"Content-Type": CONTENT_TYPE})
 
     async def ready(_: web.Request) -> web.Response:
@@ -69,14 +60,16 @@ async def serve(health: Health, metrics: Metrics, *, host: str, port: int) -> As
         return web.Response(status=500 if problems else 200, text="; ".join(problems) or "ok")
 
     app = web.Application()
-    app.add_routes([web.get("/metrics", page), web.get("/ready", ready), web.get("/healthz", alive)])
+    app.add_routes([web.get("/healthz", alive)])
+    if metrics is not None:
+        app.add_routes([web.get("/metrics", page), web.get("/ready", ready)])
     runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.SockSite(runner, bound_socket(host, port)).start()
         except OSError as exc:
-            raise OperatorError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+            raise OperatorError(f"cannot listen on {authority(host, port)}: {exc.strerror or exc}") from exc
         yield
     finally:
         await runner.cleanup()

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 import kopf
 from slipstream_core.kube.credentials import Credentials
 
-from slipstream_operator.cluster.resources import Resource
+from slipstream_operator.cluster.resources import Resource, Scopes
 from slipstream_operator.errors import OperatorError
-from slipstream_operator.handlers.health import Health
 from slipstream_operator.types import KubeObject
 
 Observe = Callable[[str | None, KubeObject], None]
 
 _BEARER = "bearer"
-_STOP_S = 8.0
+_STOP_S = 5.0
+_ENDED_BY_SIGNAL = "stop-flag checker"  # the name of kopf's task that a signal ends
 
 
 class _NoDiff(kopf.DiffBaseStorage):
@@ -74,9 +72,8 @@ def registry(
     *,
     observe: Observe,
     login: Callable[[], Awaitable[Credentials]],
-    health: Health,
 ) -> kopf.OperatorRegistry:
-    """Handlers of every kind, the login, and the liveness probe."""
+    """Handlers of every kind, and the login."""
     handlers = kopf.OperatorRegistry()
     for resource in resources:
         _watch(handlers, resource, observe)
@@ -85,104 +82,44 @@ def registry(
     async def log_in(**_: Any) -> kopf.ConnectionInfo:
         return await _connection(await login())
 
-    @kopf.on.probe(registry=handlers, id="progress")
-    async def progress(**_: Any) -> str:
-        if problems := health.problems():
-            # With any other exception kopf would retry the probe, and the request would hang.
-            raise kopf.PermanentError("; ".join(problems))
-        return "ok"
-
     return handlers
 
 
-class KopfWatch:
-    """kopf in its own thread and event loop. It needs its own loop because it cancels every task of the loop at its
-    end, and because its liveness probe must detect that the controller's loop hangs."""
+async def watch(
+    scopes: Scopes, *, observe: Observe, login: Callable[[], Awaitable[Credentials]], patience_s: float
+) -> None:
+    """Pass every event of the kinds in `scopes` to `observe`, until cancelled or until the process gets SIGTERM or
+    SIGINT, which kopf handles.
 
-    def __init__(
-        self,
-        resources: Iterable[Resource],
-        *,
-        namespaces: tuple[str, ...],
-        observe: Observe,
-        login: Callable[[], Awaitable[Credentials]],
-        health: Health,
-        liveness_endpoint: str,
-        patience_s: float,
-    ) -> None:
-        """`observe` is called in the event loop of `run`."""
-        self._resources, self._namespaces, self._observe = tuple(resources), namespaces, observe
-        self._login, self._health = login, health
-        self._endpoint, self._patience_s = liveness_endpoint, patience_s
-        self._stop = threading.Event()
-
-    async def run(self) -> None:
-        """Watch until cancelled.
-
-        Raises:
-            Exception: kopf's or the API server's, after which the watch cannot continue.
-        """
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
-
-        def settle(error: BaseException | None) -> None:
-            if not ended.done():
-                ended.set_exception(error) if error is not None else ended.set_result(None)
-
-        def tell(error: BaseException | None) -> None:
-            with suppress(RuntimeError):  # the other loop may be closed by now
-                loop.call_soon_threadsafe(settle, error)
-
-        def work() -> None:
-            try:
-                asyncio.run(self._operator(loop, tell))
-            except BaseException as exc:
-                # The top of the thread: every error is passed to the other loop.
-                tell(exc if isinstance(exc, Exception) else OperatorError(f"the watch ended: {exc!r}"))
-            else:
-                tell(None)
-
-        threading.Thread(target=work, name="kopf", daemon=True).start()
-        try:
-            await asyncio.shield(ended)
-        finally:
-            self._stop.set()
-            with suppress(Exception):  # the error was raised above, or the end was requested
-                async with asyncio.timeout(_STOP_S):
-                    await ended
-        raise OperatorError("the watch ended unexpectedly")
-
-    async def _operator(self, loop: asyncio.AbstractEventLoop, tell: Callable[[BaseException | None], None]) -> None:
-        """Run kopf until it ends. `tell` is called with an error at once, since kopf's clean-up after an error may take
-        long."""
-
-        def observe(event_type: str | None, item: KubeObject) -> None:
-            loop.call_soon_threadsafe(self._observe, event_type, item)
-
-        others = asyncio.all_tasks()
-        tasks = await kopf.spawn_tasks(
-            registry=registry(self._resources, observe=observe, login=self._login, health=self._health),
-            settings=settings(self._resources, patience_s=self._patience_s),
+    Raises:
+        Exception: kopf's or the API server's, after which the watch cannot continue.
+    """
+    tasks: list[asyncio.Task[Any]] = []
+    for scope in set(scopes.values()):  # kopf watches all kinds of one operator in the same namespaces
+        resources = [resource for resource in scopes if scopes[resource] == scope]
+        tasks += await kopf.spawn_tasks(
+            registry=registry(resources, observe=observe, login=login),
+            settings=settings(resources, patience_s=patience_s),
             standalone=True,
-            clusterwide=not self._namespaces,
-            namespaces=self._namespaces,
-            liveness_endpoint=self._endpoint,
-            stop_flag=self._stop,
+            clusterwide=None in scope,
+            namespaces=[namespace for namespace in scope if namespace is not None],
         )
+    try:
+        # Not `kopf.run_tasks`: in the end it cancels every task of the loop, also those of the rest of the operator.
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        if not any(task.get_name() == _ENDED_BY_SIGNAL for task in done):
+            raise OperatorError("the watch ended unexpectedly")
+    finally:
         for task in tasks:
-            task.add_done_callback(lambda done: None if done.cancelled() else _tell_error(done, tell))
-        await kopf.run_tasks(tasks, ignored=others)
-
-
-def _tell_error(done: asyncio.Future[Any], tell: Callable[[BaseException | None], None]) -> None:
-    if (error := done.exception()) is not None:
-        tell(error)
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_STOP_S)
 
 
 def quiet() -> None:
-    """Suppress kopf's INFO records, which are for debugging kopf, and its warning about running in a thread."""
+    """Suppress kopf's INFO records, which are for debugging kopf."""
     logging.getLogger("kopf").setLevel(max(logging.getLogger().getEffectiveLevel(), logging.WARNING))
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
 
 
 def _watch(handlers: kopf.OperatorRegistry, resource: Resource, observe: Observe) -> None:

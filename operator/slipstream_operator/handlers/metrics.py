@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -15,7 +16,10 @@ from slipstream_operator.cluster.resources import Kind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+_PREFIX = "slipstream_operator_"
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+Family = TypeVar("Family", Counter, Gauge, Histogram)
 
 
 class Metrics:
@@ -24,50 +28,32 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._reconciles = Histogram(
-            "slipstream_operator_reconcile_seconds",
-            "Time of one reconcile.",
-            ["kind", "outcome"],
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self._writes = Counter(
-            "slipstream_operator_writes",
-            "Writes that the API server accepted.",
-            ["method", "resource"],
-            registry=self.registry,
-        )
-        self._events = Counter(
-            "slipstream_operator_watch_events", "Watch events and listed objects.", ["kind"], registry=self.registry
-        )
-        self._last_event = Gauge(
-            "slipstream_operator_watch_last_event_timestamp_seconds",
-            "Time of the last event of a kind.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self._notes = Counter(
-            "slipstream_operator_transitions",
-            "Transitions that became Kubernetes Events.",
-            ["kind", "type", "reason"],
-            registry=self.registry,
-        )
+        text, labels = "Time of one reconcile.", ["kind", "outcome"]
+        self._reconciles = self._made(Histogram, "reconcile_seconds", text, labels, buckets=_SECONDS)
+        self._writes = self._made(Counter, "writes", "Writes that the API server accepted.", ["method", "resource"])
+        self._events = self._made(Counter, "watch_events", "Watch events and listed objects.", ["kind"])
+        name, text = "watch_last_event_timestamp_seconds", "Time of the last event of a kind."
+        self._last_event = self._made(Gauge, name, text, ["kind"])
+        text = "Transitions that became Kubernetes Events."
+        self._notes = self._made(Counter, "transitions", text, ["kind", "type", "reason"])
         self._gauges: dict[str, Gauge] = {}
+
+    def _made(self, family: type[Family], name: str, text: str, labels: list[str], **more: Any) -> Family:
+        return family(f"{_PREFIX}{name}", text, labels, registry=self.registry, **more)
 
     def watch(self, name: str, text: str, read: Callable[[], float], labels: dict[str, str] | None = None) -> None:
         """A gauge `slipstream_operator_<name>` whose value is read at each scrape."""
-        full, known = f"slipstream_operator_{name}", self._gauges
-        if full not in known:
-            known[full] = Gauge(full, text, list(labels or ()), registry=self.registry)
-        gauge = known[full].labels(**labels) if labels else known[full]
-        gauge.set_function(read)
+        if name not in self._gauges:
+            self._gauges[name] = self._made(Gauge, name, text, list(labels or ()))
+        gauge = self._gauges[name]
+        (gauge.labels(**labels) if labels else gauge).set_function(read)
 
     def count(
         self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Mapping[tuple[str, ...], int]]
     ) -> None:
         """A gauge `slipstream_operator_<name>` with a series for each key of `read()`. A key has a value for each
         label."""
-        self.registry.register(_Counted(f"slipstream_operator_{name}", text, labels, read))
+        self.registry.register(_Counted(f"{_PREFIX}{name}", text, labels, read))
 
     @contextmanager
     def reconcile(self, kind: Kind) -> Iterator[None]:

@@ -2,66 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
-from typing import Any, Protocol, TypeVar
-
-import msgspec
 from slipstream_core.manifest.canary import canary_status_of
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.revision import canary_of, revision_of
-from slipstream_core.manifest.serving import Canary
-from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ModelPairStatus, SpeculationPolicyStatus
+from slipstream_core.manifest.status import CanaryPhase, ModelPairStatus, SpeculationPolicyStatus
 from slipstream_core.manifest.versions import model_kept
 
 from slipstream_operator.children.identity import revision_label
 from slipstream_operator.children.writer import ChildWriter
-from slipstream_operator.cluster.cache import ObjectCache, key_of
-from slipstream_operator.cluster.gateway_reports import GatewayReports
+from slipstream_operator.cluster.cache import key_of
 from slipstream_operator.cluster.resources import ObjectKey
-from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.cluster.workload import workload_of
 from slipstream_operator.errors import ChildrenRejected
+from slipstream_operator.handlers.parts import Parts
+from slipstream_operator.reconcile.pair import reconcile_pair
 from slipstream_operator.reconcile.usage import deleted_in_use, usage_of
 from slipstream_operator.rollout.analysis import RevisionFacts
-from slipstream_operator.status.events import EventPoster
-from slipstream_operator.status.writer import StatusWriter
+from slipstream_operator.status.conditions import read_status
 from slipstream_operator.types import KubeObject, Observed, ObservedCanary, PairPlan, ServingDefaults
-
-PairDecision = Callable[[Observed, datetime], PairPlan]
-Status = TypeVar("Status")
-
-
-class RevisionEvidence(Protocol):
-    """The evidence about new revisions: `rollout.evidence.CollectedEvidence`."""
-
-    def compare(self, key: ObjectKey, status: CanaryStatus, canary: Canary) -> RevisionFacts | None: ...
-
-    def end_comparison(self, key: ObjectKey) -> None: ...
 
 
 class PairReconciler:
-    """Reconciles ModelPairs with the plans of `decide`."""
+    """Reconciles ModelPairs. `defaults` are those of all pairs."""
 
-    def __init__(
-        self,
-        *,
-        decide: PairDecision,
-        cache: ObjectCache,
-        specs: SpecIndex,
-        gateways: GatewayReports,
-        children: ChildWriter,
-        statuses: StatusWriter,
-        events: EventPoster,
-        evidence: RevisionEvidence,
-        defaults: ServingDefaults,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._decide, self._clock, self._defaults = decide, clock, defaults
-        self._cache, self._specs, self._gateways = cache, specs, gateways
-        self._children, self._statuses, self._events = children, statuses, events
-        self._evidence = evidence
+    def __init__(self, parts: Parts, *, children: ChildWriter, defaults: ServingDefaults) -> None:
+        self._cache, self._specs, self._gateways = parts.cache, parts.specs, parts.gateways
+        self._evidence, self._statuses, self._events = parts.evidence, parts.statuses, parts.events
+        self._clock = parts.clock
+        self._children, self._defaults = children, defaults
         self._rejected: dict[ObjectKey, tuple[Problem, ...]] = {}
 
     async def reconcile(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> float | None:
@@ -101,7 +70,7 @@ class PairReconciler:
         self._statuses.forget(key)
 
     def _plan(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, facts: RevisionFacts | None) -> PairPlan:
-        return self._decide(self._observe(key, raw, parsed, facts), self._clock())
+        return reconcile_pair(self._observe(key, raw, parsed, facts), self._clock())
 
     def _observe(
         self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, facts: RevisionFacts | None
@@ -146,13 +115,3 @@ class PairReconciler:
             self._evidence.end_comparison(key)
             return None
         return self._evidence.compare(key, found, canary)
-
-
-def read_status(raw: Any, kind: type[Status]) -> Status | None:
-    """A status as its type; None if there is none, or if it was edited and is invalid."""
-    if not raw:
-        return None
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError:
-        return None

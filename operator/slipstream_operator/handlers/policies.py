@@ -2,97 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any, Protocol
+from collections.abc import Mapping
 
 import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicy
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.status import ConditionType, ModelPairStatus, SpeculationPolicyStatus
-from slipstream_core.manifest.versions import GoodVersion
 
-from slipstream_operator.cluster.cache import ObjectCache
-from slipstream_operator.cluster.gateway_reports import GatewayReports
 from slipstream_operator.cluster.resources import Kind, ObjectKey
-from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.cluster.workload import workload_of
-from slipstream_operator.handlers.pairs import read_status
+from slipstream_operator.handlers.parts import Parts
+from slipstream_operator.reconcile.policy import reconcile_policy
+from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.reconcile.servers import Servers, servers_of, template_seen
-from slipstream_operator.status.events import EventPoster
-from slipstream_operator.status.writer import StatusWriter
-from slipstream_operator.types import KubeObject, Note, PolicyPlan
-
-
-class PolicyDecision(Protocol):
-    """`reconcile.policy.reconcile_policy`."""
-
-    def __call__(
-        self,
-        raw: KubeObject,
-        *,
-        last_good: GoodVersion | None,
-        problems: tuple[Any, ...],
-        ignored: tuple[str, ...],
-        pair: Any,
-        pair_ready: bool,
-        pair_killed: bool,
-        prior: SpeculationPolicyStatus | None,
-        evidence: Mapping[str, Any],
-        store_connected: bool,
-        gateways: Any,
-        now: datetime,
-        servers_current: bool,
-    ) -> PolicyPlan: ...
-
-
-class Evidence(Protocol):
-    """Measurements by policy: `rollout.evidence.CollectedEvidence`."""
-
-    def open(
-        self, key: ObjectKey, policy: SpeculationPolicy | None, *, pair_key: str, checkpoint: str, created: str = ""
-    ) -> Note | None:
-        """Restore from `checkpoint` if this policy is new. Otherwise only store its spec, if it is valid. Returns a
-        note if the checkpoint cannot be read."""
-
-    def is_connected(self, key: ObjectKey) -> bool:
-        """Whether the facts are complete."""
-
-    def facts(self, key: ObjectKey) -> Mapping[str, Any]:
-        """The facts of each known class; empty for a policy that was not opened."""
-
-    def take_notes(self, key: ObjectKey) -> tuple[Note, ...]:
-        """The notes about drafts that have become worse since the last call."""
-
-    def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
-        """The text from which `open` restores this evidence and `status`; empty for a policy that was not opened.
-        `follow` must be called with the same arguments."""
-
-    def follow(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> None:
-        """Set the status in force, which is stored. While `paused`, outcomes are no evidence."""
-
-    def close(self, key: ObjectKey) -> None:
-        """Drop the evidence of a policy that was deleted, or is not in force."""
+from slipstream_operator.rollout.analysis import ClassMemory
+from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
+from slipstream_operator.rollout.starting import readable
+from slipstream_operator.status.conditions import find, read_status
+from slipstream_operator.types import KubeObject, Note
 
 
 class PolicyReconciler:
-    """Reconciles SpeculationPolicies with the plans of `decide`."""
+    """Reconciles SpeculationPolicies."""
 
-    def __init__(
-        self,
-        *,
-        decide: PolicyDecision,
-        cache: ObjectCache,
-        specs: SpecIndex,
-        gateways: GatewayReports,
-        evidence: Evidence,
-        statuses: StatusWriter,
-        events: EventPoster,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._decide, self._clock, self._evidence = decide, clock, evidence
-        self._cache, self._specs, self._gateways = cache, specs, gateways
-        self._statuses, self._events = statuses, events
+    def __init__(self, parts: Parts) -> None:
+        self._cache, self._specs, self._gateways = parts.cache, parts.specs, parts.gateways
+        self._evidence, self._statuses, self._events = parts.evidence, parts.statuses, parts.events
+        self._clock = parts.clock
+        self._sealed: dict[ObjectKey, tuple[tuple[str, str | None], Mapping[str, ClassMemory]]] = {}
         self._templates: dict[ObjectKey, object] = {}  # the last pod templates that the Deployments' controller saw
 
     async def reconcile(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> float | None:
@@ -101,18 +38,17 @@ class PolicyReconciler:
         Raises:
             KubeError: to be retried.
         """
-        prior = read_status(self._statuses.prior(raw), SpeculationPolicyStatus)
+        prior = readable(self._statuses.prior(raw))
         lost = self._open_evidence(key, raw, parsed, prior)
         if lost is not None:
             self._events.post(raw, (lost,))
         servers = self._servers(key, parsed.pair_key or "")
         paused = not servers.counted
-        plan = self._plan(key, raw, parsed, prior, servers)
+        plan = reconcile_policy(self._facts(key, raw, parsed, prior, servers))
 
         def seal(status: SpeculationPolicyStatus) -> SpeculationPolicyStatus:
             checkpoint = self._evidence.checkpoint(key, status, paused=paused)
-            kept = prior.checkpoint if prior is not None else ""
-            return msgspec.structs.replace(status, checkpoint=checkpoint or kept)
+            return msgspec.structs.replace(status, checkpoint=checkpoint or prior.checkpoint)
 
         waits_s = await self._statuses.write(raw, plan.status, seal=seal)
         self._evidence.follow(key, plan.status, paused=paused)
@@ -124,9 +60,10 @@ class PolicyReconciler:
         self._evidence.close(key)
         self._statuses.forget(key)
         self._templates.pop(key, None)
+        self._sealed.pop(key, None)
 
     def _open_evidence(
-        self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, prior: SpeculationPolicyStatus | None
+        self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, prior: SpeculationPolicyStatus
     ) -> Note | None:
         pair_key = parsed.pair_key
         if pair_key is None:
@@ -138,35 +75,44 @@ class PolicyReconciler:
             key,
             parsed.item if isinstance(parsed.item, SpeculationPolicy) else None,
             pair_key=pair_key,
-            checkpoint=prior.checkpoint if prior is not None else "",
+            checkpoint=prior.checkpoint,
             created=raw["metadata"].get("creationTimestamp") or "",
         )
 
-    def _plan(
+    def _facts(
         self,
         key: ObjectKey,
         raw: KubeObject,
         parsed: ParsedResource,
-        prior: SpeculationPolicyStatus | None,
+        prior: SpeculationPolicyStatus,
         servers: Servers,
-    ) -> PolicyPlan:
+    ) -> PolicyFacts:
         resolution, pair_key = self._specs.resolution, parsed.pair_key or ""
-        pair = resolution.pairs.get(pair_key)
-        return self._decide(
-            raw,
-            last_good=self._specs.last_good(key),
+        generation = int(raw["metadata"].get("generation") or 0)
+        return PolicyFacts(
+            newest=self._specs.parsed(key) or parsed,
+            generation=generation,
+            now=self._clock(),
+            good=self._specs.last_good(key),
+            prior=prior,
+            sealed=self._sealed_in(key, prior.checkpoint, parsed.pair_key),
             problems=resolution.problems.get(str(key), ()),
             ignored=parsed.ignored,
-            pair=pair,
+            pair=resolution.pairs.get(pair_key),
             pair_ready=self._is_ready(pair_key),
             pair_killed=self._is_pair_killed(key, pair_key),
-            prior=prior,
-            evidence=self._evidence.facts(key),
-            store_connected=self._evidence.is_connected(key),
-            gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0), raw["metadata"].get("uid")),
-            now=self._clock(),
             servers_current=servers.current,
+            classes=self._evidence.facts(key),
+            connected=self._evidence.is_connected(key),
+            gateways=self._gateways.status_of(key, generation, raw["metadata"].get("uid")),
         )
+
+    def _sealed_in(self, key: ObjectKey, checkpoint: str, pair_key: str | None) -> Mapping[str, ClassMemory]:
+        """`sealed_standings`, which takes milliseconds. Most reconciles have the same checkpoint as the last."""
+        known = self._sealed.get(key)
+        if known is None or known[0] != (checkpoint, pair_key):
+            known = self._sealed[key] = (checkpoint, pair_key), sealed_standings(checkpoint, pair_key)
+        return known[1]
 
     def _is_pair_killed(self, key: ObjectKey, pair_key: str) -> bool:
         """Whether a kill switch other than this policy's own is on for the pair."""
@@ -176,9 +122,8 @@ class PolicyReconciler:
     def _is_ready(self, pair_key: str) -> bool:
         raw = self._cache.get(_pair(pair_key))
         status = read_status(raw.get("status"), ModelPairStatus) if raw is not None else None
-        if status is None:
-            return False
-        return any(entry.type == ConditionType.READY and entry.status == "True" for entry in status.conditions)
+        ready = None if status is None else find(status.conditions, ConditionType.READY)
+        return ready is not None and ready.status == "True"
 
     def _servers(self, key: ObjectKey, pair_key: str) -> Servers:
         pair = _pair(pair_key)

@@ -15,7 +15,7 @@ from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import KubeError, KubeRejected
 
 from slipstream_operator.cluster.cache import key_of
-from slipstream_operator.cluster.resources import Kind, ObjectKey, Resource
+from slipstream_operator.cluster.resources import Kind, ObjectKey, Resource, Scopes
 from slipstream_operator.handlers.informer import Informer
 from slipstream_operator.types import KubeObject
 
@@ -76,16 +76,13 @@ class Resync:
         self,
         *,
         client: KubeClient,
-        resources: dict[Kind, Resource],
-        namespaces: tuple[str, ...],
+        scopes: Scopes,
         informer: Informer,
         watch_check: WatchCheck,
         every_s: float,
         clock_s: Callable[[], float],
     ) -> None:
-        """`namespaces` are the watched namespaces, empty for all."""
-        self._client, self._resources, self._informer, self._check = client, resources, informer, watch_check
-        self._scopes: tuple[str | None, ...] = namespaces or (None,)
+        self._client, self._scopes, self._informer, self._check = client, scopes, informer, watch_check
         self._every_s, self._clock_s = every_s, clock_s
         self._relists_s: list[float] = []
         self.synced = False
@@ -128,16 +125,15 @@ class Resync:
                 await self._list_all()
 
     async def _list_all(self) -> None:
-        for kind, resource in self._resources.items():
-            await self._insist(kind, resource)
+        for resource, scopes in self._scopes.items():
+            for scope in scopes:
+                await self._insist(resource, scope)
 
-    async def _insist(self, kind: Kind, resource: Resource) -> None:
+    async def _insist(self, resource: Resource, scope: str | None) -> None:
         refusals = 0
         while True:
             try:
-                for scope in self._scopes:
-                    await self._list(kind, resource, scope)
-                return
+                return await self._list(resource, scope)
             except KubeError as exc:
                 refusals = refusals + 1 if isinstance(exc, KubeRejected) else 0
                 if refusals >= _REFUSALS:
@@ -145,10 +141,12 @@ class Resync:
                 _logger.warning("a list failed, retrying: %s", exc)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _list(self, kind: Kind, resource: Resource, scope: str | None) -> None:
-        seen = self._informer.newest(kind)
+    async def _list(self, resource: Resource, scope: str | None) -> None:
+        seen = self._informer.newest(resource.kind)
         listed = await self._client.list(resource.collection(scope), selector=resource.selector)
-        changes = self._informer.observe_list(kind, listed.items, version=listed.version, scope=scope, seen=seen)
+        changes = self._informer.observe_list(
+            resource.kind, listed.items, version=listed.version, scope=scope, seen=seen
+        )
         if self.synced:
             self._check.expect(changes)
 

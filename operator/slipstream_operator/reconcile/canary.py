@@ -16,8 +16,8 @@ from slipstream_core.manifest.versions import Comparison
 
 from slipstream_operator.children import children_of
 from slipstream_operator.children.all import lacks_kind
-from slipstream_operator.children.deployment import progress_deadline_s
-from slipstream_operator.children.hashes import weights_hash
+from slipstream_operator.children.repository import weights_hash
+from slipstream_operator.children.workload import progress_deadline_s
 from slipstream_operator.reconcile.pods import PodReason, preflight_report, restarts, worst_problem
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
 from slipstream_operator.types import KubeObject, Note, Observed

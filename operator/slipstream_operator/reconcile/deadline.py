@@ -10,9 +10,9 @@ from slipstream_core.manifest.serving import Serving
 from slipstream_core.manifest.status import ConditionType
 
 from slipstream_operator.children.all import is_group
-from slipstream_operator.children.deployment import progress_deadline_s
+from slipstream_operator.children.workload import progress_deadline_s
 from slipstream_operator.reconcile.pair_case import PairCase
-from slipstream_operator.reconcile.pair_conditions import PairReason
+from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.status.conditions import find, read_time
 from slipstream_operator.types import KubeObject
 
@@ -30,7 +30,7 @@ def group_deadline(case: PairCase) -> datetime | None:
     progress = [*_spec_changes(live), *(time for pod in case.observed.pods for time in _ready_since(pod))]
     known = find(case.prior.conditions, ConditionType.PROGRESSING)
     since = read_time(known.last_transition_time) if known is not None else None
-    if known is None or since is None or (known.status != "True" and known.reason != PairReason.DEADLINE_EXCEEDED):
+    if known is None or since is None or (known.status != "True" and known.reason != Reason.DEADLINE_EXCEEDED):
         return case.now + allowed  # the rollout begins, or is complete
     if known.status == "True":
         return max([since, *progress]) + allowed

@@ -6,7 +6,7 @@ its policy has rolled back a class, so the pair shows where to find the cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -18,27 +18,23 @@ from slipstream_core.manifest.status import (
     CanaryStatus,
     Condition,
     ConditionType,
-    GatewaysStatus,
     ModelPairStatus,
     NameHolder,
-    Replicas,
     SpeculationPolicyStatus,
 )
 from slipstream_core.manifest.versions import to_keep
 
 from slipstream_operator.children import children_of
 from slipstream_operator.children.all import lacks_kind, selector_of
-from slipstream_operator.reconcile import pair_conditions
 from slipstream_operator.reconcile.canary import canary_children, serving_pair
 from slipstream_operator.reconcile.deadline import group_deadline
 from slipstream_operator.reconcile.names import look_for_name_s, name_holder
 from slipstream_operator.reconcile.pair_case import PairCase, pair_case
-from slipstream_operator.reconcile.pair_conditions import Finding, PairReason
+from slipstream_operator.reconcile.pair_conditions import pair_conditions
 from slipstream_operator.reconcile.pair_notes import pair_notes
-from slipstream_operator.reconcile.pods import worst_problem
+from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.scale_to_zero import OwnNumber, own_number, with_number
-from slipstream_operator.reconcile.usage import name_in_use
-from slipstream_operator.reconcile.withheld import speculation_available
+from slipstream_operator.reconcile.servers import replicas_of
 from slipstream_operator.status.conditions import Conditions, find
 from slipstream_operator.types import KubeObject, Observed, PairPlan
 
@@ -85,7 +81,7 @@ def _next_look_s(case: PairCase, status: ModelPairStatus, holder: NameHolder | N
 def _look_for_deadline_s(case: PairCase, status: ModelPairStatus) -> float | None:
     """The time until a rollout of groups is stuck."""
     rolling, deadline = find(status.conditions, ConditionType.PROGRESSING), group_deadline(case)
-    is_rolling = rolling is not None and rolling.reason == PairReason.ROLLING_OUT
+    is_rolling = rolling is not None and rolling.reason == Reason.ROLLING_OUT
     return max(0.0, (deadline - case.now).total_seconds()) if is_rolling and deadline is not None else None
 
 
@@ -109,60 +105,11 @@ def _canary(case: PairCase) -> CanaryStatus | None:
     return before if is_over or case.newest.item is None else None
 
 
-def _conditions_of(case: PairCase, replicas: Replicas) -> Iterator[tuple[ConditionType, Finding]]:
-    pair, observed, problems, pod = case.pair, case.observed, case.problems, worst_problem(case.observed.pods)
-    checked = find(case.prior.conditions, ConditionType.TOKENIZER_COMPATIBLE)
-    deadline = group_deadline(case)
-    is_late = deadline is not None and case.now >= deadline
-    yield ConditionType.ACCEPTED, _accepted(case)
-    yield (
-        ConditionType.READY,
-        _with_ignored(pair_conditions.ready(pair, observed, problems, replicas, pod), case.ignored),
-    )
-    yield ConditionType.RESOLVED_REFS, pair_conditions.resolved_refs(pair, problems, observed.pods, pod)
-    yield (
-        ConditionType.TOKENIZER_COMPATIBLE,
-        pair_conditions.tokenizer_compatible(pair, observed.pods, checked, case.served_generation),
-    )
-    yield ConditionType.SPECULATION_AVAILABLE, speculation_available(observed.withheld, observed.gateways.total)
-    yield ConditionType.PROGRESSING, pair_conditions.progressing(pair, observed, replicas, pod, is_late=is_late)
-    kill = pair_conditions.kill_switch(
-        own=case.newest.killed,
-        policy=observed.policy_killed,
-        gateways=observed.gateways,
-        of_policy=_killed_policys(observed.policy),
-    )
-    yield ConditionType.KILL_SWITCH_ACTIVE, kill
-
-
-def _accepted(case: PairCase) -> Finding:
-    if case.new is not None and not case.new.is_promoted:
-        return pair_conditions.compared(case.new.status)
-    if case.rename is not None and case.usage.in_use:
-        return Finding("False", PairReason.MODEL_NAME_IN_USE, name_in_use(case.rename, case.usage))
-    return pair_conditions.accepted(case.newest.problems, case.good)
-
-
-def _killed_policys(policy: SpeculationPolicyStatus | None) -> GatewaysStatus | None:
-    """The gateways that apply the policy in force, if its kill switch is on."""
-    found = find(policy.conditions, ConditionType.KILL_SWITCH_ACTIVE) if policy is not None else None
-    return policy.gateways if policy is not None and found is not None and found.status == "True" else None
-
-
-def _with_ignored(ready: Finding, ignored: Sequence[str]) -> Finding:
-    """`ready` with the ignored fields in its message. Fields of a newer version are harmless, but they have no
-    effect, and their author should know."""
-    if not ignored:
-        return ready
-    names = ", ".join(ignored)
-    return ready._replace(message=f"{ready.message}. Fields that this version does not know are ignored: {names}")
-
-
 def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:
     policy = case.observed.policy or SpeculationPolicyStatus()
-    replicas = pair_conditions.replicas_of(case.pair, case.observed.deployment)
+    replicas = replicas_of(case.pair, case.observed.deployment)
     conditions = Conditions(case.prior.conditions, case.generation, case.now)
-    for type, value in _conditions_of(case, replicas):
+    for type, value in pair_conditions(case, replicas):
         conditions.set(type, *value)
     state, reason = headline(conditions.all, policy)
     return ModelPairStatus(
@@ -193,7 +140,7 @@ _HEADLINES: tuple[tuple[ConditionType, str, str], ...] = (
     (ConditionType.SPECULATION_AVAILABLE, "False", "Degraded"),
 )
 
-_STUCK = frozenset({PairReason.CHILDREN_REJECTED, PairReason.DEADLINE_EXCEEDED})
+_STUCK = frozenset({Reason.CHILDREN_REJECTED, Reason.DEADLINE_EXCEEDED})
 
 
 def headline(conditions: Sequence[Condition], policy: SpeculationPolicyStatus) -> tuple[str, str]:
@@ -206,8 +153,8 @@ def headline(conditions: Sequence[Condition], policy: SpeculationPolicyStatus) -
     """
     for type, bad, state in _HEADLINES:
         found = find(conditions, type)
-        if found is not None and found.status == bad and found.reason != PairReason.COMPARING_REVISION:
-            return ("Invalid" if found.reason == PairReason.INVALID_SPEC else state), found.reason
+        if found is not None and found.status == bad and found.reason != Reason.COMPARING_REVISION:
+            return ("Invalid" if found.reason == Reason.INVALID_SPEC else state), found.reason
     taken_back = find(policy.conditions, ConditionType.ROLLED_BACK)
     if taken_back is not None and taken_back.status == "True":
         return "RolledBack", taken_back.reason

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.grants import API_KEY_FIELD, is_foreign_name
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
 from slipstream_core.manifest.status import ModelPairStatus
@@ -21,18 +23,19 @@ from slipstream_core.manifest.versions import (
 )
 
 from slipstream_operator.reconcile.canary import NewRevision, new_revision
-from slipstream_operator.reconcile.pair_conditions import PairReason, unresolved_reason
+from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.usage import Usage, usage_of
-from slipstream_operator.types import KubeObject, NameClaim, Observed
+from slipstream_operator.status.conditions import read_status
+from slipstream_operator.types import NameClaim, Observed
 
 
 class PairCase(msgspec.Struct, frozen=True, kw_only=True):
     """A pair that is reconciled `now`.
 
     `prior` is its last status. `newest` is its newest version, which is not usable while its `rename` waits, or while
-    its revision, in `new`, is compared with the serving one or was rolled back. `good` is
-    the version that counts, and `pair` the object in it; both are None without a usable version. `problems` prevent
-    serving `pair`, or the newest version if `pair` is None.
+    its revision, in `new`, is compared with the serving one or was rolled back. `good` is the version that counts, and
+    `pair` the object in it; both are None without a usable version. `problems` prevent serving `pair`, or the newest
+    version if `pair` is None.
     """
 
     observed: Observed
@@ -69,12 +72,13 @@ class PairCase(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def claim(self) -> NameClaim | None:
         """The state of the model name that the pair waits for; None where it waits for none."""
-        is_taken = self.pair is not None and unresolved_reason(self.problems) is PairReason.MODEL_NAME_TAKEN
+        is_taken = self.pair is not None and unresolved_reason(self.problems) is Reason.MODEL_NAME_TAKEN
         return self.observed.name if is_taken else None
 
 
 def pair_case(observed: Observed, now: datetime) -> PairCase:
-    raw, prior = observed.raw, prior_status(observed.raw)
+    raw = observed.raw
+    prior = read_status(raw.get("status"), ModelPairStatus) or ModelPairStatus()
     usage, parsed = usage_of(prior, observed.last_request, now), parse_resource(raw)
     rename = waiting_rename(raw, parsed)
     comparison = None if rename is not None else waiting_comparison(raw, parsed)
@@ -103,9 +107,10 @@ def pair_case(observed: Observed, now: datetime) -> PairCase:
     )
 
 
-def prior_status(raw: KubeObject) -> ModelPairStatus:
-    """The pair's last status. A status that was edited and is invalid counts as empty: all of it is computed again."""
-    try:
-        return msgspec.convert(raw.get("status") or {}, ModelPairStatus)
-    except msgspec.ValidationError:
-        return ModelPairStatus()
+def unresolved_reason(problems: Sequence[Problem]) -> Reason:
+    if any(map(is_foreign_name, problems)):
+        return Reason.MODEL_NAME_NOT_GRANTED
+    if any(problem.path.endswith(API_KEY_FIELD) for problem in problems):
+        return Reason.API_KEY_NOT_GRANTED
+    taken = any(problem.path == "spec.model" for problem in problems)
+    return Reason.MODEL_NAME_TAKEN if taken else Reason.UNRESOLVED

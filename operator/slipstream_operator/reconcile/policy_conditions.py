@@ -3,76 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 
 import msgspec
-from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
-from slipstream_core.manifest.status import ConditionType, GatewaysStatus, Phase
+from slipstream_core.manifest.objects import SpeculationPolicy
+from slipstream_core.manifest.status import ConditionType, Phase
 
-from slipstream_operator.reconcile.pair_conditions import Finding, listed
+from slipstream_operator.reconcile.policy_facts import PolicyFacts
+from slipstream_operator.reconcile.reasons import Finding, Reason, accepted, listed
 from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.rollout.transitions import ClassState, Situation, is_stale, needs_gain, without_data
 from slipstream_operator.rollout.trips import REASONS, error_words, words
 from slipstream_operator.status.conditions import Conditions
 
-_MAX_LISTED = 5
 _PAIR_FIELD = "spec.pair"
-
-
-class PolicyReason(StrEnum):
-    """The reasons of a policy's conditions.
-
-    `Accepted`: Accepted (True); InvalidSpec (False).
-    `Ready`: InForce (True); InvalidSpec, Unresolved, PairNotReady, Disabled (False).
-    `ResolvedRefs`: Resolved (True); InvalidSpec, PairNotFound, Unresolved (False).
-    `Progressing`: RollingOut (True); Held, Complete, DecidedPlain, NoClasses (False).
-    `AnalysisConclusive`: Conclusive (True); InsufficientSamples, NoData, StoreUnreachable, Stale (False).
-    `RolledBack`: those of `trips.REASONS` (True); NotRolledBack (False).
-    `ServersSlow`: LimitsBroken (True); LimitsKept (False).
-    `KillSwitchActive`: Killed and KilledEverywhere (True); NotKilled (False).
-    """
-
-    ACCEPTED = "Accepted"
-    IN_FORCE = "InForce"
-    INVALID_SPEC = "InvalidSpec"
-    UNRESOLVED = "Unresolved"
-    PAIR_NOT_FOUND = "PairNotFound"
-    PAIR_NOT_READY = "PairNotReady"
-    DISABLED = "Disabled"
-    RESOLVED = "Resolved"
-    ROLLING_OUT = "RollingOut"
-    HELD = "Held"
-    COMPLETE = "Complete"
-    DECIDED_PLAIN = "DecidedPlain"
-    NO_CLASSES = "NoClasses"
-    CONCLUSIVE = "Conclusive"
-    INSUFFICIENT_SAMPLES = "InsufficientSamples"
-    NO_DATA = "NoData"
-    STORE_UNREACHABLE = "StoreUnreachable"
-    STALE = "Stale"
-    NOT_ROLLED_BACK = "NotRolledBack"
-    ROLLED_BACK = "RolledBack"
-    LIMITS_BROKEN = "LimitsBroken"
-    LIMITS_KEPT = "LimitsKept"
-    KILLED = "Killed"
-    KILLED_EVERYWHERE = "KilledEverywhere"
-    NOT_KILLED = "NotKilled"
-
-
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy and the state of its pair, gateways and outcome store. `policy` is None if its spec is invalid, see
-    `accepted`. `killed` names the kill switch that is on."""
-
-    policy: SpeculationPolicy | None
-    accepted: Finding
-    problems: tuple[Problem, ...]
-    ignored: tuple[str, ...]
-    pair: ModelPair | None
-    pair_ready: bool
-    killed: str | None
-    gateways: GatewaysStatus
-    connected: bool
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,36 +30,33 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return self.state.speculates and not (self.facts is not None and self.facts.hardly_speculates)
 
 
-def set_conditions(conditions: Conditions, subject: Subject, judged: Sequence[Judged], situation: Situation) -> None:
+def set_conditions(conditions: Conditions, facts: PolicyFacts, judged: Sequence[Judged], situation: Situation) -> None:
     """Set all eight conditions."""
     for type, said in (
-        (ConditionType.ACCEPTED, subject.accepted),
-        (ConditionType.READY, ready(subject)),
-        (ConditionType.RESOLVED_REFS, _resolved(subject)),
+        (ConditionType.ACCEPTED, accepted(facts.newest.problems, facts.good)),
+        (ConditionType.READY, ready(facts)),
+        (ConditionType.RESOLVED_REFS, _resolved(facts)),
         (ConditionType.PROGRESSING, _progressing(judged, situation)),
         (ConditionType.ANALYSIS_CONCLUSIVE, _conclusive(judged, situation)),
         (ConditionType.ROLLED_BACK, _rolled_back(judged)),
         (ConditionType.SERVERS_SLOW, _servers_slow(judged)),
-        (ConditionType.KILL_SWITCH_ACTIVE, _killed(subject)),
+        (ConditionType.KILL_SWITCH_ACTIVE, _killed(facts)),
     ):
         conditions.set(type, said.status, said.reason, said.message)
 
 
-def ready(subject: Subject) -> Finding:
+def ready(facts: PolicyFacts) -> Finding:
     """Whether the policy governs its pair's traffic."""
-    if subject.policy is None:
-        return Finding("False", PolicyReason.INVALID_SPEC, listed(subject.problems) or "the spec is invalid")
-    if subject.problems or subject.pair is None:
-        return Finding("False", PolicyReason.UNRESOLVED, listed(subject.problems) or _no_pair(subject.policy))
-    if not subject.policy.spec.enabled:
-        return Finding("False", PolicyReason.DISABLED, "spec.enabled is false: every request decodes plainly")
-    if not subject.pair_ready:
-        message = f"ModelPair {subject.policy.spec.pair} is not ready, see its status: its requests decode plainly"
-        return Finding("False", PolicyReason.PAIR_NOT_READY, message)
-    message = f"governs ModelPair {subject.policy.spec.pair}"
-    if subject.ignored:
-        message += f"; fields that this version does not know are ignored: {', '.join(subject.ignored)}"
-    return Finding("True", PolicyReason.IN_FORCE, message)
+    if facts.policy is None:
+        return Reason.INVALID_SPEC(listed(facts.problems) or "the spec is invalid")
+    if facts.problems or facts.pair is None:
+        return Reason.UNRESOLVED(listed(facts.problems) or _no_pair(facts.policy))
+    if not facts.policy.spec.enabled:
+        return Reason.DISABLED()
+    if not facts.pair_ready:
+        return Reason.PAIR_NOT_READY(facts.policy.spec.pair)
+    ignored = f"; fields that this version does not know are ignored: {', '.join(facts.ignored)}"
+    return Reason.IN_FORCE(facts.policy.spec.pair, ignored if facts.ignored else "")
 
 
 def waiting_for(facts: ClassFacts, *, gain_needed: bool = True) -> list[str]:
@@ -153,28 +93,28 @@ def _no_pair(policy: SpeculationPolicy) -> str:
     return f"there is no ModelPair {policy.spec.pair} in this namespace"
 
 
-def _resolved(subject: Subject) -> Finding:
-    if subject.policy is None:
-        return Finding("False", PolicyReason.INVALID_SPEC, "the spec is invalid, see Ready")
-    blamed = [problem for problem in subject.problems if problem.path == _PAIR_FIELD]
-    if subject.pair is None:
-        return Finding("False", PolicyReason.PAIR_NOT_FOUND, listed(blamed) or _no_pair(subject.policy))
+def _resolved(facts: PolicyFacts) -> Finding:
+    if facts.policy is None:
+        return Reason.INVALID_SPEC("the spec is invalid, see Ready")
+    blamed = [problem for problem in facts.problems if problem.path == _PAIR_FIELD]
+    if facts.pair is None:
+        return Reason.PAIR_NOT_FOUND(listed(blamed) or _no_pair(facts.policy))
     if blamed:
-        return Finding("False", PolicyReason.UNRESOLVED, listed(blamed))
-    return Finding("True", PolicyReason.RESOLVED, f"ModelPair {subject.policy.spec.pair} is there")
+        return Reason.UNRESOLVED(listed(blamed))
+    return Reason.RESOLVED(f"ModelPair {facts.policy.spec.pair} is there")
 
 
 def _progressing(judged: Sequence[Judged], situation: Situation) -> Finding:
     moving = [one.state for one in judged if one.state.phase is Phase.PROGRESSING]
     if not judged:
-        return Finding("False", PolicyReason.NO_CLASSES, "no outcomes have been received for any class")
+        return Reason.NO_CLASSES()
     if not moving:
         return _complete(judged)
     steps = situation.spec.rollout.steps
     where = [f"{state.name} at step {state.step + 1} of {len(steps)} ({state.share:.3g})" for state in moving]
     if situation.held is not None:
-        return Finding("False", PolicyReason.HELD, f"{_some(where)}; held: {situation.held}")
-    return Finding("True", PolicyReason.ROLLING_OUT, _some(where))
+        return Reason.HELD(listed(where), situation.held)
+    return Reason.ROLLING_OUT(listed(where))
 
 
 def _complete(judged: Sequence[Judged]) -> Finding:
@@ -182,21 +122,19 @@ def _complete(judged: Sequence[Judged]) -> Finding:
     that may speculate."""
     hardly = [one.state.name for one in judged if one.state.speculates and not one.speculates]
     if not hardly:
-        return Finding("False", PolicyReason.COMPLETE, "no class is being rolled out")
-    message = f"no class is being rolled out; gateways decide plain for nearly every request of {_some(hardly)}"
-    reason = PolicyReason.COMPLETE if any(one.speculates for one in judged) else PolicyReason.DECIDED_PLAIN
-    return Finding("False", reason, message)
+        return Reason.COMPLETE("no class is being rolled out")
+    message = f"no class is being rolled out; gateways decide plain for nearly every request of {listed(hardly)}"
+    return (Reason.COMPLETE if any(one.speculates for one in judged) else Reason.DECIDED_PLAIN)(message)
 
 
 def _conclusive(judged: Sequence[Judged], situation: Situation) -> Finding:
     """Whether the measurements suffice to judge the classes that speculate."""
     if not situation.connected:
-        message = "the outcome store cannot be reached, or has not been read to its end: every class keeps its phase"
-        return Finding("False", PolicyReason.STORE_UNREACHABLE, message)
+        return Reason.STORE_UNREACHABLE()
     stale = [one.state.name for one in judged if one.state.phase is Phase.STALE]
+    after_s = situation.spec.rollback.stale_after_seconds
     if stale:
-        quiet = f"no outcomes for {situation.spec.rollback.stale_after_seconds} s of {_some(stale)}"
-        return Finding("False", PolicyReason.STALE, f"{quiet}: plain until outcomes arrive again")
+        return Reason.STALE(after_s, listed(stale))
     analysed = [one for one in judged if one.state.phase in (Phase.PROGRESSING, Phase.PROMOTED)]
     quiet_ones = [
         one.state.name
@@ -204,23 +142,21 @@ def _conclusive(judged: Sequence[Judged], situation: Situation) -> Finding:
         if one.facts is not None and situation.held is None and is_stale(one.state, one.facts, situation)
     ]
     if quiet_ones:
-        after = situation.spec.rollback.stale_after_seconds
-        message = f"no outcomes for {after} s of {_some(quiet_ones)}: failMode hold keeps their phase"
-        return Finding("False", PolicyReason.NO_DATA, message)
+        return Reason.NO_DATA(f"no outcomes for {after_s} s of {listed(quiet_ones)}: failMode hold keeps their phase")
     if not analysed:
-        return Finding("False", PolicyReason.NO_DATA, "no class is being analysed")
+        return Reason.NO_DATA("no class is being analysed")
     lacking = [
         f"{one.state.name} has {'; '.join(missing)}" for one in analysed if (missing := _missing(one, situation))
     ]
     if lacking:
-        return Finding("False", PolicyReason.INSUFFICIENT_SAMPLES, _some(lacking))
+        return Reason.INSUFFICIENT_SAMPLES(listed(lacking))
     idle = [
         f"{one.state.name}{without}"
         for one in analysed
         if one.facts is not None and (without := without_data(one.facts))
     ]
-    said = "; ".join([f"every guard of {len(analysed)} classes has enough answers", *([_some(idle)] if idle else [])])
-    return Finding("True", PolicyReason.CONCLUSIVE, said)
+    said = "; ".join([f"every guard of {len(analysed)} classes has enough answers", *([listed(idle)] if idle else [])])
+    return Reason.CONCLUSIVE(said)
 
 
 def _missing(one: Judged, situation: Situation) -> list[str]:
@@ -235,12 +171,12 @@ def _missing(one: Judged, situation: Situation) -> list[str]:
 def _rolled_back(judged: Sequence[Judged]) -> Finding:
     back = [one.state for one in judged if one.state.phase is Phase.ROLLED_BACK]
     if not back:
-        return Finding("False", PolicyReason.NOT_ROLLED_BACK, "no class is rolled back")
+        return Reason.NOT_ROLLED_BACK()
     latest = max(back, key=lambda state: state.since)
     decision = latest.last_decision
-    reason = REASONS.get(decision.rule, PolicyReason.ROLLED_BACK) if decision else PolicyReason.ROLLED_BACK
+    reason = REASONS.get(decision.rule, Reason.ROLLED_BACK) if decision else Reason.ROLLED_BACK
     said = [f"{one.name}: {one.last_decision.message if one.last_decision else 'see events'}" for one in back]
-    return Finding("True", reason, _some(said, " | "))
+    return Finding("True", reason, listed(said, " | "))
 
 
 def _servers_slow(judged: Sequence[Judged]) -> Finding:
@@ -252,8 +188,8 @@ def _servers_slow(judged: Sequence[Judged]) -> Finding:
         for broken in _shared(one.facts)
     ]
     if not said:
-        return Finding("False", PolicyReason.LIMITS_KEPT, "no class breaks a limit on times or errors in both arms")
-    return Finding("True", PolicyReason.LIMITS_BROKEN, f"the servers are slow or fail for both arms: {_some(said)}")
+        return Reason.LIMITS_KEPT()
+    return Reason.LIMITS_BROKEN(listed(said))
 
 
 def _shared(facts: ClassFacts) -> Iterator[str]:
@@ -265,16 +201,10 @@ def _shared(facts: ClassFacts) -> Iterator[str]:
             yield words(guard).removesuffix(",")
 
 
-def _killed(subject: Subject) -> Finding:
-    if subject.killed is None:
-        return Finding("False", PolicyReason.NOT_KILLED, "no kill switch is on")
-    gateways = subject.gateways
+def _killed(facts: PolicyFacts) -> Finding:
+    if facts.killed is None:
+        return Reason.NOT_KILLED()
+    gateways = facts.gateways
     counted = f"{gateways.synced} of {gateways.total} gateways apply this spec"
     everywhere = gateways.synced == gateways.total > 0
-    reason = PolicyReason.KILLED_EVERYWHERE if everywhere else PolicyReason.KILLED
-    return Finding("True", reason, f"{subject.killed}: every request decodes plainly; {counted}")
-
-
-def _some(parts: Sequence[str], separator: str = "; ") -> str:
-    more = len(parts) - _MAX_LISTED
-    return separator.join(parts[:_MAX_LISTED]) + (f"{separator}and {more} more" if more > 0 else "")
+    return (Reason.KILLED_EVERYWHERE if everywhere else Reason.KILLED)(facts.killed, counted)

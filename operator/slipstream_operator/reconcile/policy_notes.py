@@ -1,4 +1,4 @@
-"""The Events of a policy: one note for each transition, none without a transition."""
+"""The Events of a policy: its decisions, and the transitions of its conditions."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from collections.abc import Iterator, Sequence
 
 from slipstream_core.manifest.status import ConditionType, LastDecision, Phase, SpeculationPolicyStatus
 
-from slipstream_operator.reconcile.policy_conditions import PolicyReason
+from slipstream_operator.reconcile.notes import Told, ignored_notes, kill_notes, transitions
+from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.rollout.trips import REASONS, SILENCES
-from slipstream_operator.status.conditions import find
 from slipstream_operator.types import Note
 
 STATUS_EDITED = "StatusEdited"
-UNKNOWN_FIELDS_IGNORED = "UnknownFieldsIgnored"
-KILL_LANDED = "KillLanded"
-KILL_LIFTED = "KillLifted"
 _SAID_AT_ONCE = frozenset({Phase.ROLLED_BACK.value, Phase.STALE.value})
-# A policy starts without conditions: its expected first conditions cause no note.
-_EXPECTED = frozenset({PolicyReason.IN_FORCE, PolicyReason.RESOLVED, PolicyReason.PAIR_NOT_READY})
+_ANALYSIS = ConditionType.ANALYSIS_CONCLUSIVE  # a new policy has not read the store yet
+# Ready has the error of the policy.
+_TOLD = {
+    ConditionType.READY: Told(frozenset({Reason.IN_FORCE, Reason.RESOLVED, Reason.PAIR_NOT_READY}), again=True),
+    _ANALYSIS: Told(frozenset(Reason) - {Reason.STORE_UNREACHABLE}),
+    ConditionType.SERVERS_SLOW: Told(frozenset({Reason.LIMITS_KEPT}), again=True, bad="True"),
+}
+_LIFTED = "each class continues in its phase; soak periods restart"
 
 
 def policy_notes(
-    prior: SpeculationPolicyStatus | None,
+    before: SpeculationPolicyStatus,
     status: SpeculationPolicyStatus,
     *,
     news: Sequence[LastDecision],
@@ -30,15 +33,14 @@ def policy_notes(
     ignored: Sequence[str],
 ) -> tuple[Note, ...]:
     """The notes between two statuses of one policy. `news` are the decisions between them. `edited` are the classes
-    whose entries in `prior` were edited by hand."""
-    before = prior if prior is not None else SpeculationPolicyStatus()
+    whose entries in `before` were edited by hand."""
+    both, is_new = (before, status), not before.conditions
     return (
         *(_of(decision) for decision in news if _is_news(decision)),
-        *_conditions(before, status),
-        *_servers_slow(before, status),
-        *_kill(before, status),
+        *(note for type, note in transitions(both, _TOLD) if not (is_new and type is _ANALYSIS)),
+        *kill_notes(both, lifted=_LIFTED),
         *_edited(edited),
-        *_ignored(before, ignored),
+        *ignored_notes(both, ignored),
     )
 
 
@@ -62,45 +64,7 @@ def _of(decision: LastDecision) -> Note:
     )
 
 
-def _conditions(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> Iterator[Note]:
-    """The notes about Ready, which has the error of the policy, and about an unreachable outcome store."""
-    was, now = (find(each.conditions, ConditionType.READY) for each in (before, status))
-    if now is not None and (now.reason not in _EXPECTED if was is None else was.reason != now.reason):
-        yield Note(type="Normal" if now.status == "True" else "Warning", reason=now.reason, message=now.message)
-    was, now = (find(each.conditions, ConditionType.ANALYSIS_CONCLUSIVE) for each in (before, status))
-    if was is None or now is None or was.reason == now.reason:
-        return
-    if now.reason == PolicyReason.STORE_UNREACHABLE:
-        yield Note(type="Warning", reason=now.reason, message=now.message)
-
-
-def _servers_slow(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> Iterator[Note]:
-    was, now = (find(each.conditions, ConditionType.SERVERS_SLOW) for each in (before, status))
-    if now is not None and now.status != ("False" if was is None else was.status):
-        yield Note(type="Warning" if now.status == "True" else "Normal", reason=now.reason, message=now.message)
-
-
-def _kill(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> Iterator[Note]:
-    was, now = (find(each.conditions, ConditionType.KILL_SWITCH_ACTIVE) for each in (before, status))
-    killed, kills = was is not None and was.status == "True", now is not None and now.status == "True"
-    if now is None:
-        return
-    if kills and not killed:
-        yield Note(type="Warning", reason=PolicyReason.KILLED, message=now.message)
-    if now.reason == PolicyReason.KILLED_EVERYWHERE and (was is None or was.reason != now.reason):
-        yield Note(type="Normal", reason=KILL_LANDED, message=now.message)
-    if killed and not kills:
-        yield Note(type="Normal", reason=KILL_LIFTED, message="each class continues in its phase; soak periods restart")
-
-
 def _edited(edited: Sequence[str]) -> Iterator[Note]:
     if edited:
         message = f"the status of {', '.join(edited)} was edited by hand: the operator's own record is used"
         yield Note(type="Warning", reason=STATUS_EDITED, message=message)
-
-
-def _ignored(before: SpeculationPolicyStatus, ignored: Sequence[str]) -> Iterator[Note]:
-    was, names = find(before.conditions, ConditionType.READY), ", ".join(ignored)
-    if names and (was is None or not was.message.endswith(f": {names}")):
-        message = f"fields that this version does not know are ignored: {names}"
-        yield Note(type="Warning", reason=UNKNOWN_FIELDS_IGNORED, message=message)

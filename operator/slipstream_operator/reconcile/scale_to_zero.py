@@ -14,7 +14,8 @@ from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.reports import LATELY_S
 from slipstream_core.manifest.status import Condition, ConditionType
 
-from slipstream_operator.reconcile.pair_conditions import PairReason, count
+from slipstream_operator.reconcile.reasons import Reason
+from slipstream_operator.reconcile.servers import count
 from slipstream_operator.status.conditions import find, read_time
 from slipstream_operator.types import Observed
 
@@ -56,7 +57,7 @@ def _idle_since(observed: Observed, last_request: datetime | None, conditions: S
     if it is in use, or if that is unknown because no gateway reports. A server that is loading was started for a
     request."""
     ready, rolling = (find(conditions, type) for type in (ConditionType.READY, ConditionType.PROGRESSING))
-    is_late = rolling is not None and rolling.reason == PairReason.DEADLINE_EXCEEDED
+    is_late = rolling is not None and rolling.reason == Reason.DEADLINE_EXCEEDED
     since = ready if ready is not None and ready.status == "True" else rolling if is_late else None
     if since is None or not observed.gateways.total or observed.demand.in_use:
         return None

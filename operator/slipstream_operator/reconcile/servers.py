@@ -1,14 +1,53 @@
-"""The check whether a pair's servers match its spec: only then are their answers evidence for the spec. Pure."""
+"""The numbers of a pair's servers, and whether they match its spec: only then are their answers evidence for the spec.
+Pure."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from slipstream_core.manifest.status import ConditionType, ModelPairStatus
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.status import ConditionType, ModelPairStatus, Replicas
 
-from slipstream_operator.reconcile.pair_conditions import PairReason, count, deadline_exceeded
+from slipstream_operator.children.all import has_servers
+from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.status.conditions import find
 from slipstream_operator.types import KubeObject
+
+
+def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
+    """The ready and the desired number of servers of the Deployment."""
+    if pair is not None and not has_servers(pair):
+        return Replicas()
+    if live is None:
+        asked = pair.spec.serving.replicas if pair is not None and pair.spec.serving is not None else None
+        return Replicas(desired=1 if asked is None and pair is not None else asked or 0)
+    return Replicas(
+        ready=count(live, "status", "readyReplicas"),
+        desired=count(live, "spec", "replicas"),
+        current=count(live, "status", "replicas"),
+    )
+
+
+def is_complete(live: KubeObject, desired: int) -> bool:
+    """Whether the rollout is complete, by the rules of `kubectl rollout status`."""
+    seen = count(live, "status", "observedGeneration") >= count(live, "metadata", "generation")
+    counts = [count(live, "status", field) for field in ("updatedReplicas", "availableReplicas", "replicas")]
+    return seen and counts == [desired] * 3
+
+
+def deadline_exceeded(live: KubeObject) -> bool:
+    """Whether a Deployment's rollout is stuck."""
+    conditions: list[dict[str, Any]] = (live.get("status") or {}).get("conditions") or []
+    return any(
+        condition.get("type") == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded"
+        for condition in conditions
+    )
+
+
+def count(live: KubeObject, part: str, field: str) -> int:
+    """A number in a Deployment's `part`, 0 where it is missing."""
+    value = (live.get(part) or {}).get(field)
+    return value if isinstance(value, int) else 0
 
 
 class Servers(NamedTuple):
@@ -30,8 +69,8 @@ def servers_of(
         return Servers(counted=is_acted_on)
     progressing = find(status.conditions, ConditionType.PROGRESSING) if status is not None else None
     reason = progressing.reason if progressing is not None else None
-    is_refused = reason == PairReason.CHILDREN_REJECTED
-    is_stuck = deadline_exceeded(deployment) or reason == PairReason.DEADLINE_EXCEEDED
+    is_refused = reason == Reason.CHILDREN_REJECTED
+    is_stuck = deadline_exceeded(deployment) or reason == Reason.DEADLINE_EXCEEDED
     is_seen = template_seen(deployment) is not None or deployment["spec"]["template"] == template
     has_old = count(deployment, "status", "updatedReplicas") < count(deployment, "status", "replicas")
     return Servers(

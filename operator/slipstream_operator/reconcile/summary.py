@@ -7,7 +7,8 @@ from typing import TypedDict
 
 from slipstream_core.manifest.status import Condition, ConditionType, Phase
 
-from slipstream_operator.reconcile.policy_conditions import Judged, Subject, waiting_for
+from slipstream_operator.reconcile.policy_conditions import Judged, waiting_for
+from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.rollout.analysis import ClassFacts, Verdict
 from slipstream_operator.rollout.analysis.window import Histogram, merge, p95_of
 from slipstream_operator.rollout.transitions import (
@@ -32,12 +33,12 @@ class Columns(TypedDict):
     p95: str
 
 
-def columns(subject: Subject, judged: Sequence[Judged], conditions: Sequence[Condition]) -> Columns:
+def columns(facts: PolicyFacts, judged: Sequence[Judged], conditions: Sequence[Condition]) -> Columns:
     """The state in one word, the most important reason, and the figures over all classes."""
-    facts = [one.facts for one in judged if one.facts is not None]
-    fast = 0 if subject.killed is not None else sum(one.speculates for one in judged)
-    accepts, times = sum(one.accepts for one in facts), Histogram()
-    for one in facts:
+    known = [one.facts for one in judged if one.facts is not None]
+    fast = 0 if facts.killed is not None else sum(one.speculates for one in judged)
+    accepts, times = sum(one.accepts for one in known), Histogram()
+    for one in known:
         merge(times, one.e2e)
     p95_s = p95_of(times)
     state, condition = _state(judged, conditions)
@@ -45,7 +46,7 @@ def columns(subject: Subject, judged: Sequence[Judged], conditions: Sequence[Con
         state=state,
         reason=condition.reason if condition is not None else "",
         speculating=f"{fast}/{len(judged)}",
-        accept=f"{sum(one.acceptance for one in facts) / accepts:.2f}" if accepts else "",
+        accept=f"{sum(one.acceptance for one in known) / accepts:.2f}" if accepts else "",
         p95=f"{p95_s:.3g}s" if p95_s is not None else "",
     )
 

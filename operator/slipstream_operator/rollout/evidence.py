@@ -7,8 +7,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicy, SpeculationPolicySpec
@@ -39,85 +38,6 @@ _CHANGED_EVERY_S = 2.0
 _START = Position(entry="0-0", numbers={})
 _log = logging.getLogger(__name__)
 
-Apply = Callable[[Observation], None]
-Passed = Callable[[str, Position], None]
-
-
-class EvidenceSource(Protocol):
-    """Delivers each outcome once, and the position up to which it has delivered."""
-
-    def resume(self, pair: str, position: Position) -> None:
-        """Continue to read `pair` from `position`."""
-
-    def is_current(self, pair: str) -> bool:
-        """Whether all outcomes of `pair` that are known to be stored were delivered."""
-
-    async def run(self, apply: Apply, passed: Passed, pairs: Callable[[], Iterable[str]]) -> None:
-        """Delivers outcomes until cancelled. `pairs` is called before each read."""
-
-    async def aclose(self) -> None: ...
-
-
-class RedisEvidence:
-    """An `EvidenceSource` that reads the Redis streams in which gateways share outcomes. It never writes.
-
-    The constructor checks `url` (`CommandError`). The first connection to Redis is made in `run`.
-    """
-
-    def __init__(self, url: str, *, interval_s: float = _INTERVAL_S) -> None:
-        self._pairs: Callable[[], Iterable[str]] = tuple
-        self._store = RedisStore(
-            url, pairs=self._followed, interval_s=interval_s, meanwhile="classes keep their phase until it is back"
-        )
-        self._logged = (0, 0)
-
-    def resume(self, pair: str, position: Position) -> None:
-        self._store.resume(pair, position)
-
-    def is_current(self, pair: str) -> bool:
-        return self._store.is_read(pair)
-
-    async def run(self, apply: Apply, passed: Passed, pairs: Callable[[], Iterable[str]]) -> None:
-        def note(pair: str, position: Position) -> None:
-            passed(pair, position)
-            self._log_losses()
-
-        self._pairs = pairs
-        await self._store.run(apply, note)
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
-
-    def _followed(self) -> Iterable[str]:
-        return self._pairs()
-
-    def _log_losses(self) -> None:
-        """Log outcomes that were lost in Redis."""
-        status = self._store.status()
-        missed, rewound = self._logged
-        if status.rewound > rewound:
-            _log.warning("Redis returned with other data: its streams are read from the beginning, each outcome once")
-        if status.missed > missed:
-            lost = status.missed - missed
-            _log.warning("Redis removed %d outcomes before they were read: they are missing as evidence", lost)
-        self._logged = (status.missed, status.rewound)
-
-
-class NoEvidence:
-    """An `EvidenceSource` without Redis: it has no outcomes, so no class is promoted."""
-
-    def resume(self, pair: str, position: Position) -> None:
-        """There is nothing to read."""
-
-    def is_current(self, pair: str) -> bool:
-        return False
-
-    async def run(self, apply: Apply, passed: Passed, pairs: Callable[[], Iterable[str]]) -> None:
-        await asyncio.get_running_loop().create_future()
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
-
 
 class _Book:
     """The ledger of one policy. `spec` is the policy's last valid spec, None if it never had one."""
@@ -139,31 +59,42 @@ class _Comparison:
 
 
 class CollectedEvidence:
-    """The ledgers of all policies in force, and of all new revisions. One source delivers the outcomes of all of them.
+    """The ledgers of all policies in force, and of all new revisions, from the Redis streams in which gateways share
+    outcomes. It never writes. Without Redis (`url` None) it has no outcomes, so no class is promoted.
 
-    `changed` is called with the key of a policy, or of a pair with a new revision, soon after outcomes of it were
-    delivered. `clock_s` is the wall clock, in seconds since 1970. All methods must be called in the event loop of
-    `run`.
+    The constructor checks `url` (`CommandError`); `run` makes the first connection. `changed` is called with the key of
+    a policy, or of a pair with a new revision, soon after outcomes of it were delivered. `clock_s` is the wall clock,
+    in seconds since 1970. All methods must be called in the event loop of `run`.
     """
 
     def __init__(
         self,
-        source: EvidenceSource,
+        url: str | None,
         *,
+        interval_s: float = _INTERVAL_S,
         changed: Callable[[ObjectKey], None] | None = None,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
-        self._source, self._changed, self._clock_s = source, changed, clock_s
+        self._store: RedisStore | None = None
+        if url is not None:
+            said = "classes keep their phase until it is back"
+            self._store = RedisStore(url, pairs=self._followed_pairs, interval_s=interval_s, meanwhile=said)
+        self._changed, self._clock_s = changed, clock_s
+        self._missed = self._rewound = 0
         self._books: dict[ObjectKey, _Book] = {}
         self._by_pair: dict[str, _Book] = {}
         self._comparisons: dict[str, _Comparison] = {}
 
     async def run(self) -> None:
         """Reads outcomes until cancelled."""
-        await self._source.run(self._apply, self._passed, self._followed_pairs)
+        if self._store is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            await self._store.run(self._apply, self._passed)
 
     async def aclose(self) -> None:
-        await self._source.aclose()
+        if self._store is not None:
+            await self._store.aclose()
 
     def open(
         self, key: ObjectKey, policy: SpeculationPolicy | None, *, pair_key: str, checkpoint: str, created: str = ""
@@ -187,7 +118,7 @@ class CollectedEvidence:
         lost = _restore(ledger, checkpoint)
         book = _Book(key, ledger, spec, self._clock_s())
         self._books[key] = self._by_pair[pair_key] = book
-        self._source.resume(pair_key, ledger.position or _START)
+        self._resume(pair_key, ledger.position or _START)
         return lost
 
     def close(self, key: ObjectKey) -> None:
@@ -203,7 +134,7 @@ class CollectedEvidence:
         if book is None:
             return False
         now_s = self._clock_s()
-        if self._source.is_current(book.ledger.pair):
+        if self._is_read(book.ledger.pair):
             book.current_s = now_s
         return now_s - book.current_s < GRACE_S
 
@@ -213,7 +144,7 @@ class CollectedEvidence:
         if book is None:
             return {}
         facts = book.ledger.facts(self._clock_s())
-        book.was_read = book.was_read or self._source.is_current(book.ledger.pair)
+        book.was_read = book.was_read or self._is_read(book.ledger.pair)
         if book.was_read:
             return facts
         return {name: unread(one, book.opened_s) for name, one in facts.items()}
@@ -255,8 +186,8 @@ class CollectedEvidence:
             ledger = RevisionLedger(pair=pair, revision=status.revision, canary=canary, begun_s=begun_s)
             known = self._comparisons[pair] = _Comparison(key, ledger)
             if pair not in self._by_pair:
-                self._source.resume(pair, _START)
-        return known.ledger.facts() if self._source.is_current(pair) else None
+                self._resume(pair, _START)
+        return known.ledger.facts() if self._is_read(pair) else None
 
     def end_comparison(self, key: ObjectKey) -> None:
         """Drop the ledger of the new revision of the pair `key`, if it has one."""
@@ -278,7 +209,27 @@ class CollectedEvidence:
             if book.spec is not None and book.spec.capture is not None:  # only captured answers can train a draft
                 book.drafts.record(seen)
 
+    def _resume(self, pair: str, position: Position) -> None:
+        if self._store is not None:
+            self._store.resume(pair, position)
+
+    def _is_read(self, pair: str) -> bool:
+        """Whether all outcomes of `pair` that are known to be stored were delivered."""
+        return self._store is not None and self._store.is_read(pair)
+
+    def _log_losses(self, store: RedisStore) -> None:
+        """Log outcomes that were lost in Redis."""
+        status = store.status()
+        if status.rewound > self._rewound:
+            _log.warning("Redis returned with other data: its streams are read from the beginning, each outcome once")
+        if status.missed > self._missed:
+            lost = status.missed - self._missed
+            _log.warning("Redis removed %d outcomes before they were read: they are missing as evidence", lost)
+        self._missed, self._rewound = status.missed, status.rewound
+
     def _passed(self, pair: str, position: Position) -> None:
+        if self._store is not None:
+            self._log_losses(self._store)
         if (comparison := self._comparisons.get(pair)) is not None:
             self._tell_later(comparison)
         book = self._by_pair.get(pair)

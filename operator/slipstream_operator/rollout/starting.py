@@ -9,8 +9,6 @@ and any other class starts at the first step.
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -19,26 +17,9 @@ from slipstream_core.manifest.objects import SpeculationPolicySpec
 from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
 
 from slipstream_operator.rollout.analysis import ClassFacts, ClassMemory
-from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
 from slipstream_operator.rollout.analysis.outcomes import CLASSES
 from slipstream_operator.rollout.transitions import ClassState, initial
-from slipstream_operator.status.conditions import read_time
-from slipstream_operator.types import KubeObject
-
-_MOST_SEALED = 2_000
-_sealed: OrderedDict[tuple[bytes, str | None], Mapping[str, ClassMemory]] = OrderedDict()
-
-
-class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """The last decided state of a class. `spec_hash` and `retry_token` are those that it was judged under.
-
-    `is_own` False: another operator has decided this state, so the evidence of this operator is of an earlier state.
-    """
-
-    state: ClassState
-    spec_hash: str
-    retry_token: str | None
-    is_own: bool = True
+from slipstream_operator.status.conditions import read_status, read_time
 
 
 def remembered(
@@ -47,7 +28,7 @@ def remembered(
     evidence: Mapping[str, ClassFacts],
     spec: SpeculationPolicySpec,
     now: datetime,
-) -> Mapping[str, Start]:
+) -> Mapping[str, ClassState]:
     """The starting states of all known classes, by name. `sealed` are the states in the checkpoint of `prior`."""
     shown = {one.name: one for one in prior.classes if one.name in CLASSES}
     starts = {}
@@ -57,22 +38,11 @@ def remembered(
         memory = _later(own, sealed.get(name))
         decision = one.last_decision if one is not None else None
         if memory is not None:
-            start = _from_memory(name, memory, now, decision)
-            starts[name] = msgspec.structs.replace(start, is_own=own is None or own == memory)
+            is_own = own is None or own == memory
+            starts[name] = _from_memory(name, memory, now, decision, is_own=is_own)
         elif one is not None:
             starts[name] = _from_status(one, prior, spec, now)
     return starts
-
-
-def sealed_in(checkpoint: str, pair: str | None) -> Mapping[str, ClassMemory]:
-    """`sealed_standings`, cached: it takes milliseconds, and most reconciles have the same checkpoint as the last."""
-    digest = hashlib.sha256(checkpoint.encode()).digest()
-    known = _sealed.get((digest, pair))
-    if known is None:
-        known = _sealed[digest, pair] = sealed_standings(checkpoint, pair)
-        if len(_sealed) > _MOST_SEALED:
-            _sealed.popitem(last=False)
-    return known
 
 
 def _later(own: ClassMemory | None, sealed: ClassMemory | None) -> ClassMemory | None:
@@ -103,8 +73,10 @@ def edited_classes(prior: SpeculationPolicyStatus, sealed: Mapping[str, ClassMem
     )
 
 
-def _from_memory(name: str, memory: ClassMemory, now: datetime, decision: LastDecision | None) -> Start:
-    state = ClassState(
+def _from_memory(
+    name: str, memory: ClassMemory, now: datetime, decision: LastDecision | None, *, is_own: bool
+) -> ClassState:
+    return ClassState(
         name=name,
         phase=memory.phase,
         share=memory.share,
@@ -115,16 +87,20 @@ def _from_memory(name: str, memory: ClassMemory, now: datetime, decision: LastDe
         last_decision=decision,
         hold_back_share=memory.hold_back_share,
         hold_back_since=read_time(memory.hold_back_since),
+        spec_hash=memory.spec_hash,
+        retry_token=memory.retry_token,
+        is_own=is_own,
     )
-    return Start(state=state, spec_hash=memory.spec_hash, retry_token=memory.retry_token)
 
 
-def _from_status(one: ClassStatus, prior: SpeculationPolicyStatus, spec: SpeculationPolicySpec, now: datetime) -> Start:
+def _from_status(
+    one: ClassStatus, prior: SpeculationPolicyStatus, spec: SpeculationPolicySpec, now: datetime
+) -> ClassState:
     said = [one.last_decision, *(decision for decision in prior.decisions if decision.name == one.name)]
     latest = next((decision for decision in said if decision is not None), None)
     back = Phase.ROLLED_BACK.value
+    state = initial(spec, one.name, now, retries=one.retries)
     if one.phase is Phase.ROLLED_BACK or any(each is not None and each.to_phase == back for each in said[:2]):
-        retry_at = read_time(one.retry_at or "") if one.phase is Phase.ROLLED_BACK else None
         state = ClassState(
             name=one.name,
             phase=Phase.ROLLED_BACK,
@@ -132,17 +108,14 @@ def _from_status(one: ClassStatus, prior: SpeculationPolicyStatus, spec: Specula
             step=min(one.step, len(spec.rollout.steps) - 1),
             since=read_time(one.since) or now,
             retries=one.retries,
-            retry_at=retry_at,
-            last_decision=latest,
+            retry_at=read_time(one.retry_at or "") if one.phase is Phase.ROLLED_BACK else None,
         )
-    else:
-        begun = initial(spec, one.name, now, retries=one.retries)
-        state = msgspec.structs.replace(begun, last_decision=latest)
-    return Start(state=state, spec_hash=prior.spec_hash, retry_token=prior.retry_token)
+    judged_under = {"spec_hash": prior.spec_hash, "retry_token": prior.retry_token}
+    return msgspec.structs.replace(state, last_decision=latest, **judged_under)
 
 
-def salvaged(raw: KubeObject) -> SpeculationPolicyStatus:
-    """The checkpoint of a status that cannot be parsed. The checkpoint has a checksum of its own."""
-    status = raw.get("status")
+def readable(status: object) -> SpeculationPolicyStatus:
+    """A policy's status. Of one that cannot be parsed, the checkpoint, which has a checksum of its own."""
     checkpoint = status.get("checkpoint") if isinstance(status, Mapping) else None
-    return SpeculationPolicyStatus(checkpoint=checkpoint if isinstance(checkpoint, str) else "")
+    rest = SpeculationPolicyStatus(checkpoint=checkpoint if isinstance(checkpoint, str) else "")
+    return read_status(status, SpeculationPolicyStatus) or rest

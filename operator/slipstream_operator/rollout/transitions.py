@@ -25,7 +25,9 @@ _CONTENT = frozenset({Verdict.PASS, Verdict.NOT_APPLICABLE, Verdict.SHARED})
 class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a class: the decided part of a `ClassStatus`, with `datetime` values instead of text.
 
-    `hold_back_share` has been in force since `hold_back_since`. Both are None before the first decision.
+    `hold_back_share` has been in force since `hold_back_since`. Both are None before the first decision. A stored state
+    was judged under `spec_hash` and `retry_token`. `is_own` False: another operator has decided it, so the evidence of
+    this operator is of an earlier state.
     """
 
     name: str
@@ -38,6 +40,9 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     last_decision: LastDecision | None = None
     hold_back_share: float | None = None
     hold_back_since: datetime | None = None
+    spec_hash: str = ""
+    retry_token: str | None = None
+    is_own: bool = True
 
     @property
     def speculates(self) -> bool:
@@ -175,15 +180,7 @@ def _rolled_back(state: ClassState, trip: Trip, situation: Situation) -> ClassSt
     then = (
         f"next attempt at {rfc3339(retry_at)}" if retry_at else "no retry is left: a new spec or retryToken clears it"
     )
-    after = ClassState(
-        name=state.name,
-        phase=Phase.ROLLED_BACK,
-        share=0.0,
-        step=state.step,
-        since=now,
-        retries=state.retries,
-        retry_at=retry_at,
-    )
+    after = _entered(state, Phase.ROLLED_BACK, state.step, situation, retry_at=retry_at)
     return decided(state, after, trip.rule, f"{trip.message}; {then}", trip.numbers)
 
 
@@ -230,12 +227,25 @@ def _refreshed(state: ClassState, facts: ClassFacts, situation: Situation) -> Cl
 
 
 def _staled(state: ClassState, situation: Situation) -> ClassState:
-    after = ClassState(
-        name=state.name, phase=Phase.STALE, share=0.0, step=0, since=situation.now, retries=state.retries
-    )
+    after = _entered(state, Phase.STALE, 0, situation)
     quiet_s = situation.spec.rollback.stale_after_seconds
     message = f"no outcomes of the class for {quiet_s} s: it decodes plainly"
     return decided(state, after, "StaleAfter", message, _silences(_silent_before(state) + 1.0))
+
+
+def _entered(
+    state: ClassState, phase: Phase, step: int, situation: Situation, *, retry_at: datetime | None = None
+) -> ClassState:
+    """The class in `phase` from now on."""
+    return ClassState(
+        name=state.name,
+        phase=phase,
+        share=share_of(situation.spec, phase, step),
+        step=step,
+        since=situation.now,
+        retries=state.retries,
+        retry_at=retry_at,
+    )
 
 
 def _silent_before(state: ClassState) -> float:
@@ -251,15 +261,7 @@ def _silences(count: float) -> Numbers:
 def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
     gain, last = facts.gain, state.step + 1 >= len(situation.spec.rollout.steps)
     phase = Phase.PROMOTED if last else Phase.PROGRESSING
-    step = state.step if last else state.step + 1
-    after = ClassState(
-        name=state.name,
-        phase=phase,
-        share=share_of(situation.spec, phase, step),
-        step=step,
-        since=situation.now,
-        retries=state.retries,
-    )
+    after = _entered(state, phase, state.step if last else state.step + 1, situation)
     numbers = Numbers(
         metric=E2E_CHANGE,
         observed=gain.change,

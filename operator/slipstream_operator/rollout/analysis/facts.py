@@ -28,7 +28,7 @@ class Verdict(StrEnum):
     UNCLEAR = "unclear"
 
 
-_SHOWN = ("phase", "share", "hold_back_share", "hold_back_since", "step", "since", "retries", "retry_at")
+SHOWN = ("phase", "share", "hold_back_share", "hold_back_since", "step", "since", "retries", "retry_at")
 
 
 class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -51,7 +51,7 @@ class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     def is_shown_by(self, status: ClassStatus) -> bool:
         """Whether `status` has the same values."""
-        return all(getattr(self, name) == getattr(status, name) for name in _SHOWN)
+        return all(getattr(self, name) == getattr(status, name) for name in SHOWN)
 
 
 class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from slipstream_core.manifest.objects import SpeculationPolicySpec
 from slipstream_core.manifest.rollout import DEFAULT_ERROR_RATE, Analysis, Thresholds, effective
-from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
+from slipstream_core.manifest.status import Phase, SpeculationPolicyStatus
 from slipstream_core.observation import Observation
 from slipstream_core.redis.inbox import Position
 
 from slipstream_operator.rollout.analysis.checkpoint import State, read_checkpoint, write_checkpoint
-from slipstream_operator.rollout.analysis.facts import ClassFacts, ClassMemory
+from slipstream_operator.rollout.analysis.facts import SHOWN, ClassFacts, ClassMemory
 from slipstream_operator.rollout.analysis.metrics import Terms, rules_of, stricter
 from slipstream_operator.rollout.analysis.outcomes import CLASSES, kind_of
 from slipstream_operator.rollout.analysis.record import ClassRecord
@@ -162,22 +163,10 @@ def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool, sh
 
 def standings_of(status: SpeculationPolicyStatus) -> dict[str, ClassMemory]:
     """The states of the classes in `status`."""
-    return {one.name: _memory_of(one, status) for one in status.classes}
-
-
-def _memory_of(one: ClassStatus, status: SpeculationPolicyStatus) -> ClassMemory:
-    return ClassMemory(
-        phase=one.phase,
-        share=one.share,
-        step=one.step,
-        since=one.since,
-        retries=one.retries,
-        retry_at=one.retry_at,
-        spec_hash=status.spec_hash,
-        retry_token=status.retry_token,
-        hold_back_share=one.hold_back_share,
-        hold_back_since=one.hold_back_since,
-    )
+    judged_under: dict[str, Any] = {"spec_hash": status.spec_hash, "retry_token": status.retry_token}
+    return {
+        one.name: ClassMemory(**{name: getattr(one, name) for name in SHOWN}, **judged_under) for one in status.classes
+    }
 
 
 def _terms(thresholds: Thresholds, analysis: Analysis, *, margin: float, controlled: bool) -> Terms:

@@ -6,12 +6,11 @@ from enum import Enum
 from typing import Final
 
 from slipstream_core.observation import PARITY, Observation
-from slipstream_core.types import Arm, LengthBin, Reason, TaskType
+from slipstream_core.types import TREATMENT, Arm, LengthBin, Reason, TaskType
 
 CLASSES: Final = frozenset(f"{task}/{length}" for task in TaskType for length in LengthBin)
 
 _NOT_WORTH_IT = frozenset({Reason.BREAK_EVEN, Reason.COST})
-_TREATMENT = frozenset({Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED})
 # Failures that the servers or the gateway cause. A disconnected client or an invalid request is no such failure.
 _FAILURES = frozenset({"upstream_timeout", "upstream_unavailable", "upstream_failed", "internal"})
 _MAX_TOKENS = 10_000_000
@@ -50,7 +49,7 @@ def kind_of(seen: Observation) -> Kind | None:
         return _FAILED.get(seen.arm, Kind.HEARD) if seen.status in _FAILURES else Kind.HEARD
     if not _is_plausible(seen):
         return None
-    if seen.arm is Arm.CONTROL or (seen.arm is Arm.SPECULATIVE and seen.reason in _TREATMENT):
+    if seen.arm is Arm.CONTROL or (seen.arm is Arm.SPECULATIVE and seen.reason in TREATMENT):
         return Kind.ANSWER
     if seen.arm is Arm.SPECULATIVE:
         return Kind.OTHER_ANSWER

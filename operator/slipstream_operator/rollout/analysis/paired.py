@@ -195,17 +195,17 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     def upper_change(self, *, confidence: float, tuned_for: int) -> float | None:
         """The upper bound of the step's change, as a share of the control's mean. It is valid at all times at once with
         `confidence`, and tightest after `tuned_for` answers of each arm. None before there are enough blocks."""
-        if self.step.n < FEWEST_BLOCKS:
-            return None
-        half = boundary(self.step.weight, confidence=confidence, tuned_for=tuned_for / 2.0)
-        return self.step.change(self.step.difference + half * math.sqrt(self.variance / self.step.weight))
+        return self._bound(1.0, confidence, tuned_for)
 
     def lower_change(self, *, confidence: float, tuned_for: int) -> float | None:
         """The lower bound of the step's change, under the conditions of `upper_change`."""
+        return self._bound(-1.0, confidence, tuned_for)
+
+    def _bound(self, side: float, confidence: float, tuned_for: int) -> float | None:
         if self.step.n < FEWEST_BLOCKS:
             return None
         half = boundary(self.step.weight, confidence=confidence, tuned_for=tuned_for / 2.0)
-        return self.step.change(self.step.difference - half * math.sqrt(self.variance / self.step.weight))
+        return self.step.change(self.step.difference + side * half * math.sqrt(self.variance / self.step.weight))
 
     def _close(self) -> None:
         """End the block, and add its difference if it has answers of both arms."""

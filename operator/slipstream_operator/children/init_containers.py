@@ -1,9 +1,11 @@
-"""How checkpoints get into a server's pod: volumes that it mounts, and what is downloaded before it starts."""
+"""The containers of a server's pod that run before the server: the download of checkpoints, and the comparison of
+tokenizers. With the volumes of the checkpoints."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
+from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import Serving
 from slipstream_core.manifest.sources import (
@@ -16,14 +18,18 @@ from slipstream_core.manifest.sources import (
     located,
 )
 
-from slipstream_operator.children.preflight import REPORT
+from slipstream_operator.children.container import container, environment, node_resources, variables_of, verbatim
 from slipstream_operator.children.repository import sources_folder, sources_of
-from slipstream_operator.children.resources import preflight_resources, variables_of
-from slipstream_operator.children.security import container_security
+from slipstream_operator.types import KubeObject
 
 WEIGHTS_CONTAINER = "weights"
+PREFLIGHT_CONTAINER = "preflight"
+
+REPORT = "/dev/termination-log"
+"""The file that becomes the message of a container that has ended."""
 
 _VOLUME = "weights"
+_PREFLIGHT = "slipstream_engine.preflight"
 # A model that was downloaded and compared with the source's checksums once is complete, also when the source is not
 # reached. What was cut off is resumed, on a shared volume also by another pod: both programs lock their files. The
 # container's message has the contents of stores; a failure leaves it to the end of the log.
@@ -54,12 +60,12 @@ _SETTINGS = {
 }
 
 
-def weights_volumes(pair: ModelPair) -> list[dict[str, Any]]:
+def weights_volumes(pair: ModelPair) -> list[KubeObject]:
     """The volumes with checkpoints: that of the pair's storage, or an empty one for what is downloaded, and one for
     each claim and image that a source names."""
     storage = (pair.spec.serving or Serving()).storage
     is_filled = bool(_downloads(pair))
-    volumes: list[dict[str, Any]] = []
+    volumes: list[KubeObject] = []
     if storage is not None:
         claim = {"claimName": storage.claim} | ({} if is_filled else {"readOnly": True})
         volumes.append({"name": _VOLUME, "persistentVolumeClaim": claim})
@@ -72,7 +78,7 @@ def weights_volumes(pair: ModelPair) -> list[dict[str, Any]]:
     return volumes
 
 
-def weights_mounts(pair: ModelPair) -> list[dict[str, Any]]:
+def weights_mounts(pair: ModelPair) -> list[KubeObject]:
     """The mounts of these volumes, all read-only."""
     storage = (pair.spec.serving or Serving()).storage
     mounts = []
@@ -83,27 +89,61 @@ def weights_mounts(pair: ModelPair) -> list[dict[str, Any]]:
     return mounts
 
 
-def weights_container(pair: ModelPair, *, image: str, scratch: dict[str, Any]) -> dict[str, Any] | None:
+def weights_container(pair: ModelPair, *, image: str, scratch: KubeObject) -> KubeObject | None:
     """The container that downloads models from a hub, by the program `hf` of the server's image, and from a store, by
     `deploy/docker/s3_download.py` in it; None without such models. It gets the pair's own variables, such as HF_TOKEN,
     AWS_ENDPOINT_URL and those of proxies."""
     calls = _downloads(pair)
     if not calls:
         return None
+    return container(
+        WEIGHTS_CONTAINER,
+        image=image,
+        command=["sh", "-c", verbatim("".join([_SCRIPT, *calls]))],
+        env=variables_of((pair.spec.serving or Serving()).env, _SETTINGS),
+        mounts=[scratch, {"name": _VOLUME, "mountPath": str(sources_folder(pair))}],
+        resources=node_resources(pair),
+    )
+
+
+def has_draft_model(pair: ModelPair) -> bool:
+    """Whether there are two tokenizers to compare: layers of the target itself have its own, and so have heads on its
+    hidden states in vLLM."""
+    draft = pair.spec.draft
+    if draft is None or draft.source is None:
+        return False
+    return draft.kind == "model" if isinstance(pair.spec.engine, VllmEngine) else draft.has_model
+
+
+def preflight_container(pair: ModelPair, *, image: str, mounts: list[KubeObject]) -> KubeObject:
+    """The container that compares a draft's tokenizer with its target's before any weights are loaded. Its report is in
+    the pod's status. It fails, and the pod with it, if a checkpoint cannot be read, and for vLLM if the tokenizers
+    differ: vLLM would draft in vain, and cannot serve the target alone."""
+    is_vllm = isinstance(pair.spec.engine, VllmEngine)
+    program = (
+        ["python3", "-m", "slipstream_vllm.preflight"] if is_vllm else ["python", "-m", "slipstream_engine.preflight"]
+    )
+    return container(
+        PREFLIGHT_CONTAINER,
+        image=image,
+        command=[*program, *map(verbatim, _options(pair)), f"--report={REPORT}"],
+        env=environment(gpu=False),
+        mounts=mounts,
+        resources=node_resources(pair),
+        terminationMessagePath=REPORT,
+        terminationMessagePolicy="File",
+    )
+
+
+def _options(pair: ModelPair) -> Iterator[str]:
     folder = sources_folder(pair)
-    variables = (pair.spec.serving or Serving()).env
-    container: dict[str, Any] = {
-        "name": WEIGHTS_CONTAINER,
-        "image": image,
-        "command": ["sh", "-c", "".join([_SCRIPT, *calls]).replace("$", "$$")],  # Kubernetes expands $(NAME)
-        "env": variables_of(variables, _SETTINGS),
-        "securityContext": container_security(),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [scratch, {"name": _VOLUME, "mountPath": str(folder)}],
-    }
-    if resources := preflight_resources(pair):
-        container["resources"] = resources
-    return container
+    for name, part in (("target", pair.spec.target), ("draft", pair.spec.draft)):
+        if part is not None and part.source is not None:
+            yield f"--{name}={located(part.source, folder)}"
+        if part is not None and part.tokenizer is not None:
+            yield f"--{name}-tokenizer={located(part.tokenizer, folder)}"
+    for source in pair.spec.draft.alternatives if pair.spec.draft is not None else ():
+        yield f"--alternative={located(source, folder)}"
 
 
 def _downloads(pair: ModelPair) -> list[str]:
@@ -127,5 +167,5 @@ def _images(pair: ModelPair) -> list[str]:
     return sorted({image for source in sources_of(pair) if (image := image_of(source)) is not None})
 
 
-def _mount(volume: str, path: str) -> dict[str, Any]:
+def _mount(volume: str, path: str) -> KubeObject:
     return {"name": volume, "mountPath": path, "readOnly": True}
