@@ -19,13 +19,13 @@ import msgspec
 from slipstream_core.manifest.capture import Capture
 
 from slipstream_gateway.capture.copies import KeptAnswer
-from slipstream_gateway.capture.frames import Configured, Result, decode_report, encode_frame
+from slipstream_gateway.capture.frames import STARTED, Configured, Result, decode_report, encode_frame
 
 MAX_BUFFERED_BYTES = 16 * 1024 * 1024
 PIPE_BYTES = 1024 * 1024
 SEND_S = 0.25
 ENCODED_AT_ONCE = 16
-CLOSE_S = 10.0
+CLOSE_S, START_S = 10.0, 60.0
 KILL_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LASTING_S = 60.0  # a writer that has run this long was no failed start
@@ -46,6 +46,7 @@ class CaptureChannel:
     def __init__(self, location: str) -> None:
         self._command = (sys.executable, "-m", "slipstream_gateway.capture.writer", location)
         self._pipe: asyncio.WriteTransport | None = None
+        self._is_started = False
         self._captures: dict[str, Capture] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._answers: list[KeptAnswer] = []
@@ -124,7 +125,8 @@ class CaptureChannel:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keeps a writer running. At the end it has `CLOSE_S` to write its rows."""
+        """Keeps a writer running. At the end it has `CLOSE_S` to write its rows, and `START_S` before that if it still
+        starts: it compiles its rules at the first start."""
         task = asyncio.create_task(self._keep_running())
         try:
             yield
@@ -150,7 +152,7 @@ class CaptureChannel:
             process, pipe = await self._start()
         except OSError as exc:
             return str(exc)
-        self._pipe = pipe
+        self._pipe, self._is_started = pipe, False
         self._append_settings(self._captures, pipe)
         try:
             await self._read_reports(process)
@@ -187,6 +189,9 @@ class CaptureChannel:
     async def _read_reports(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
+            if line == STARTED:
+                self._is_started = True
+                continue
             try:
                 report = decode_report(line)
             except msgspec.DecodeError:
@@ -198,7 +203,7 @@ class CaptureChannel:
         """End a writer, and count the answers of which it has not reported."""
         pipe.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._read_reports(process), CLOSE_S)
+            await asyncio.wait_for(self._read_reports(process), CLOSE_S if self._is_started else START_S + CLOSE_S)
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

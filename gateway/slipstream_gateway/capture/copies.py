@@ -1,4 +1,4 @@
-"""Copies of answers while they are sent to clients, and the choice of requests that get one."""
+"""The answers that are kept for capture: which ones they are, and what is kept of them."""
 
 from __future__ import annotations
 
@@ -13,47 +13,11 @@ from slipstream_core.manifest.table import RoutingTable
 from slipstream_core.types import Decision, Endpoint, GenerationRequest
 
 from slipstream_gateway.capture.frames import Captured
+from slipstream_gateway.request.answer_copy import AnswerCopy
 from slipstream_gateway.upstreams.base import Piece, Usage, Wire
 
-MAX_ANSWER_BYTES = 1024 * 1024
-_COUNTED_AT_ONCE = 256
 _data_of, _text_of, _finish_of = attrgetter("data"), attrgetter("text"), attrgetter("finish_reason")
 _ids_of, _prompt_ids_of = attrgetter("token_ids"), attrgetter("prompt_token_ids")
-
-
-class AnswerCopy:
-    """The pieces of one answer with one choice. If the answer exceeds `MAX_ANSWER_BYTES`, none are kept. `policy` is
-    the policy by which the request was drawn.
-
-    The sizes of `_COUNTED_AT_ONCE` pieces are added at once: adding each by itself cost more than keeping the piece.
-    """
-
-    __slots__ = ("_counted", "_size_bytes", "pieces", "policy")
-
-    def __init__(self, policy: SpeculationPolicy | None = None) -> None:
-        self.policy = policy
-        self.pieces: list[Piece] = []
-        self._counted = 0
-        self._size_bytes = 0
-
-    def add(self, piece: Piece) -> None:
-        """Must cost next to nothing, because it runs for each chunk of each stream."""
-        pieces = self.pieces
-        pieces.append(piece)
-        if len(pieces) - self._counted >= _COUNTED_AT_ONCE:
-            self._count()
-
-    def size_bytes(self) -> int:
-        """The size of the pieces so far, without their token ids."""
-        self._count()
-        return self._size_bytes
-
-    def _count(self) -> None:
-        new = self.pieces[self._counted :]
-        self._size_bytes += sum([len(piece.data) if isinstance(piece, Wire) else len(piece.text) for piece in new])
-        if self._size_bytes > MAX_ANSWER_BYTES:
-            self.pieces.clear()
-        self._counted = len(self.pieces)
 
 
 def _is_wire(pieces: list[Piece]) -> bool:
@@ -83,7 +47,7 @@ def is_drawn(
 
 def captures_of(table: RoutingTable) -> dict[str, Capture]:
     """The settings of each pair whose policy has some."""
-    found = {route.pair.metadata.key: route.policy for route in table.routes.values() if route.policy is not None}
+    found = {route.key: route.policy for route in table.routes.values() if route.policy is not None}
     return {pair: policy.spec.capture for pair, policy in found.items() if policy.spec.capture is not None}
 
 

@@ -9,6 +9,8 @@ from enum import StrEnum
 import msgspec
 from slipstream_core.manifest.capture import Capture
 
+STARTED = b"\n"
+"""The writer's first line: from now on it takes answers."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -31,6 +33,8 @@ class Result(StrEnum):
     """An unforeseen error, which is logged."""
     DAY_FULL = "day_full"
     """The policy's `maxBytesPerDay` is reached."""
+    KEY_FULL = "key_full"
+    """The key of the request has its `maxKeyShare` of the day."""
     STORE_FULL = "store_full"
     """The disk is full, or a quota is."""
     STORE_FAILED = "store_failed"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import pyarrow as pa
 from slipstream_core.manifest.capture import Capture
 
 from slipstream_gateway.capture.frames import Captured
-from slipstream_gateway.capture.redaction import Redactor
+from slipstream_gateway.capture.redaction.redactor import Redactor
 from slipstream_gateway.upstreams.openai_answer import AnswerReader
 
 Row = dict[str, Any]
@@ -46,13 +46,15 @@ SCHEMA = pa.schema(
         ("steps", pa.int32()),
         ("rejected_at", _IDS),
         ("redactions", pa.int32()),
+        ("size_bytes", pa.int32()),
     ],
     metadata={"slipstream": "1"},
 )
 """`request` is JSON: `messages` with `tools`, `prompt` or `input`, in OpenAI's form, with media left out. `is_text`:
 the answer has neither reasoning nor tool calls. `key` is the public id of an API key. `prompt_token_ids` and
 `token_ids` are null where the server returned none, and where a text was redacted, since ids would show it: the texts
-can be tokenized again. `rejected_at` is as in `Captured`. `redactions` counts the replaced texts."""
+can be tokenized again. `rejected_at` is as in `Captured`. `redactions` counts the replaced texts. `size_bytes` is the
+length of request and answer."""
 _KEPT = ("messages", "tools", "prompt", "input", "instructions")
 _MEDIA = frozenset({"image_url", "audio_url", "video_url", "input_audio", "input_image", "image_embeds", "file"})
 _OF_NO_PROMPT = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
@@ -76,24 +78,27 @@ class Redactors:
 
 
 def row_of(captured: Captured, redactor: Redactor) -> Row:
-    """The redacted row. Raises `ValueError` if the request or the answer is not in OpenAI's form, or if only both
-    together, or parts of a message together, have something to redact."""
+    """The redacted row. Raises `ValueError` if the request or the answer is not in OpenAI's form."""
     fields = _fields_of(captured.request)
     texts, finish_reason = _answer_of(captured)
-    if any(redactor.hides_between(*neighbours) for neighbours in _neighbours(fields, texts.get("content", ""))):
-        raise ValueError("a text to redact is spread over several texts")
     before = redactor.redactions
+    said: list[tuple[str, str]] = []
     # Servers may render more fields than those that are kept, and the ids of the prompt would show them.
-    request = redactor.json({name: value for name, value in fields.items() if name not in _OF_NO_PROMPT})
-    redacted = {part: redactor.text(text) for part, text in texts.items()}
+    silent = _each_said(
+        {name: value for name, value in fields.items() if name not in _OF_NO_PROMPT}, partial(_take, said)
+    )
+    spoken = iter(redactor.conversation([*said, *(("assistant", text) for text in texts.values())]))
+    request = _each_said(redactor.json(silent), lambda *_: next(spoken))
+    redacted = dict(zip(texts, spoken, strict=True))
     redactions = redactor.redactions - before
     is_text = set(texts) <= {"content"}
     is_exact = is_text and not redactions
+    kept = msgspec.json.encode({name: request[name] for name in _KEPT if name in request}).decode()
     return {
         **{name: getattr(captured, name) for name in _COPIED},
         "id": redactor.text(captured.request_id),
         "time": round(1000 * captured.time_s),
-        "request": msgspec.json.encode({name: request[name] for name in _KEPT if name in request}).decode(),
+        "request": kept,
         "reasoning": redacted.pop("reasoning", None),
         "answer": "\n".join(redacted.values()),
         "is_text": is_text,
@@ -102,6 +107,7 @@ def row_of(captured: Captured, redactor: Redactor) -> Row:
         "token_ids": list(captured.token_ids) if is_exact and captured.token_ids else None,
         "rejected_at": list(captured.rejected_at),
         "redactions": redactions,
+        "size_bytes": len(kept) + sum(map(len, texts.values())),
     }
 
 
@@ -136,23 +142,37 @@ def _without_media(node: Any) -> Any:
     return {name: _without_media(value) for name, value in node.items()}
 
 
-def _neighbours(fields: Mapping[str, Any], answer: str) -> Iterator[tuple[str, str]]:
-    """Texts that stand side by side: parts of a message, and a text with the answer that continues it."""
-    messages = fields.get("messages")
-    last = ""
-    for message in messages if isinstance(messages, list) else ():
-        parts = _parts_of(message)
-        yield from pairwise(parts)
-        last = parts[-1] if parts and message.get("role") == "assistant" else ""
-    if text := fields.get("prompt") or last:
-        yield text, answer
+def _each_said(fields: Mapping[str, Any], change: Callable[[str, str], str]) -> dict[str, Any]:
+    """The fields of a request with `change(role, text)` in place of each text that is said: those of the messages and
+    the prompt, in their order."""
+    changed = dict(fields)
+    if isinstance(messages := fields.get("messages"), list):
+        changed["messages"] = [_each_part(message, change) for message in messages]
+    if isinstance(prompt := fields.get("prompt"), str):
+        changed["prompt"] = change("user", prompt)
+    return changed
 
 
-def _parts_of(message: Any) -> Sequence[str]:
-    content = message.get("content") if isinstance(message, dict) else None
+def _each_part(message: Any, change: Callable[[str, str], str]) -> Any:
+    if not isinstance(message, dict):
+        return message
+    role, content = str(message.get("role")), message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": change(role, content)}
     if isinstance(content, list):
-        return [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    return [content] if isinstance(content, str) else []
+        parts = [
+            {**part, "text": change(role, part["text"])}
+            if isinstance(part, dict) and isinstance(part.get("text"), str)
+            else part
+            for part in content
+        ]
+        return {**message, "content": parts}
+    return message
+
+
+def _take(said: list[tuple[str, str]], role: str, text: str) -> str:
+    said.append((role, text))
+    return ""
 
 
 def _answer_of(captured: Captured) -> tuple[Mapping[str, str], str]:

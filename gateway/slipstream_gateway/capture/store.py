@@ -4,7 +4,8 @@
 
 PAIR is `namespace.name`, or `name` without a namespace; dates are UTC. The name ends with the days for which the file
 is kept, so that it is deleted in time also after its pair is gone. Files are written whole and never changed: a
-deletion of rows replaces a file by a new one. Each change that a person makes leaves a file in ROOT/audit.
+deletion of rows replaces a file by a new one. Each change that a person makes leaves a file in ROOT/_audit: no pair has
+this name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pyarrow.parquet as pq
 from slipstream_core.errors import CommandError
 
 _S3 = "s3://"
-_AUDIT, _DATE = "audit", "date="
+_AUDIT, _DATE = "_audit", "date="
 _PATH = re.compile(r"(?P<pair>[^/]+)/date=(?P<date>[\d-]{10})/[0-9a-f]+-(?P<days>\d{1,4})d\.parquet")
 _LEFTOVER = re.compile(r"\.(?:[0-9a-f]{32}-\d{1,4}d\.parquet|\d{8}T\d{6}Z-[0-9a-f]{8}\.json)")
 _PAIR = re.compile(r"(?:[a-z0-9-]+[/.])?[a-z0-9-]+")
@@ -146,7 +147,9 @@ class CaptureStore:
     def _days(self, pair: str | None) -> list[str]:
         """The folders of days, of one pair or of all pairs. Other folders below the root are never read."""
         if pair is None:
-            pairs = [info.path for info in self._listed(self._root) if not info.is_file and _is_pair(info.base_name)]
+            pairs = [
+                info.path for info in self._listed(self._root) if not info.is_file and _PAIR.fullmatch(info.base_name)
+            ]
         else:
             pairs = [posixpath.join(self._root, folder_of(pair))]
         days = [info for folder in pairs for info in self._listed(folder)]
@@ -187,10 +190,6 @@ def check_location(location: str) -> str:
     if (scheme := dict(parse_qsl(url.query)).get("scheme", "https")) not in ("http", "https"):
         raise CommandError(f"{location}: scheme is http or https, got {scheme!r}", exit_code=2)
     return location
-
-
-def _is_pair(folder: str) -> bool:
-    return folder != _AUDIT and _PAIR.fullmatch(folder) is not None
 
 
 def folder_of(pair: str) -> str:

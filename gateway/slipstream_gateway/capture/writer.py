@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -22,7 +23,9 @@ import pyarrow as pa
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest.capture import Capture
 
-from slipstream_gateway.capture.frames import Captured, Configured, Frame, FrameReader, Report, Result
+from slipstream_gateway.capture.frames import STARTED, Captured, Configured, Frame, FrameReader, Report, Result
+from slipstream_gateway.capture.key_use import KeyUse
+from slipstream_gateway.capture.redaction.services import service_keys
 from slipstream_gateway.capture.rows import Redactors, Row, row_of, table_of
 from slipstream_gateway.capture.store import CaptureStore, folder_of, parquet
 
@@ -85,6 +88,7 @@ class Writer:
         self._patience_s = patience_s
         self._captures: dict[str, Capture] = {}
         self._redactors = Redactors()
+        self._use = KeyUse(store)
         self._pending: dict[str, _Pending] = {}
         self._clean_at_s = clock_s()
         self._failing = False
@@ -120,7 +124,7 @@ class Writer:
         try:
             with time_limit(self._patience_s):
                 row = row_of(captured, self._redactors.of(pair, self._captures[pair]))
-        except _TooSlowError:
+        except (_TooSlowError, TimeoutError):
             self._tell(pair, Result.TOO_SLOW, 1)
             return
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # their messages may quote the answer
@@ -138,29 +142,39 @@ class Writer:
         if len(good) < len(rows):
             self._tell(pair, Result.UNREADABLE, len(rows) - len(good))
         if good:
-            self._tell(pair, self._write(pair, parquet(table_of(good))), len(good))
+            for result, count in self._write(pair, good).items():
+                self._tell(pair, result, count)
 
-    def _write(self, pair: str, data: bytes) -> Result:
-        today, capture = self._now().date(), self._captures[pair]
+    def _write(self, pair: str, rows: list[Row]) -> Counter[Result]:
+        """The results of `rows`. A store that fails is tried twice."""
         for attempt in range(_TRIES):
             try:
-                if self._used_bytes(pair, today) + len(data) > capture.max_bytes_per_day:
-                    return Result.DAY_FULL
-                self._store.put(pair, today, data, retention_days=capture.retention_days)
+                results = self._put(pair, rows)
             except OSError as exc:
                 self._say_failing(exc)
                 if exc.errno in _FULL:
-                    return Result.STORE_FULL
+                    return Counter({Result.STORE_FULL: len(rows)})
                 if attempt + 1 < _TRIES:
                     self._sleep(_PAUSE_S)
             else:
                 self._failing = False
-                return Result.WRITTEN
-        return Result.STORE_FAILED
+                return results
+        return Counter({Result.STORE_FAILED: len(rows)})
 
-    def _used_bytes(self, pair: str, date: datetime.date) -> int:
-        """The size of the pair's files of one day, of all gateways."""
-        return sum(file.size_bytes for file in self._store.files(pair, date))
+    def _put(self, pair: str, rows: list[Row]) -> Counter[Result]:
+        """Write the rows of the keys that have a share left, if the day has. All gateways' files count."""
+        today, capture = self._now().date(), self._captures[pair]
+        files, limit = self._store.files(pair, today), capture.max_bytes_per_day
+        used = self._use.of(pair, files)
+        kept = [row for row in rows if not row["key"] or used.get(row["key"], 0) < capture.max_key_share * limit]
+        results = Counter({Result.KEY_FULL: len(rows) - len(kept)})
+        if kept:
+            data = parquet(table_of(kept))
+            is_full = sum(file.size_bytes for file in files) + len(data) > limit
+            if not is_full:
+                self._store.put(pair, today, data, retention_days=capture.retention_days)
+            results[Result.DAY_FULL if is_full else Result.WRITTEN] = len(kept)
+        return +results
 
     def _clean(self) -> None:
         """Delete the files of all pairs that are older than their retention."""
@@ -226,6 +240,9 @@ def print_report(report: Report) -> None:
 def main(arguments: list[str]) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     os.umask(0o077)
+    service_keys()  # before it gives way to requests: answers that come meanwhile wait
+    with suppress(OSError):
+        os.write(1, STARTED)
     # It runs while requests leave a processor free. Answers that it cannot process in time are dropped and counted.
     with suppress(OSError):  # not permitted everywhere
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -12,9 +12,10 @@ import pytest
 from slipstream_core.manifest.capture import Capture
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.capture.channel import ENCODED_AT_ONCE, CaptureChannel
-from slipstream_gateway.capture.copies import AnswerCopy, KeptAnswer
+from slipstream_gateway.capture.copies import KeptAnswer
 from slipstream_gateway.capture.frames import Result
 from slipstream_gateway.capture.store import CaptureStore, parquet
+from slipstream_gateway.request.answer_copy import AnswerCopy
 from slipstream_gateway.upstreams.base import Tokens, Usage
 
 BODY = b'{"model":"acme","prompt":"Hello"}'

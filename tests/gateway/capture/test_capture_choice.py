@@ -11,7 +11,10 @@ from slipstream_core.errors import ManifestError
 from slipstream_core.manifest import EMBEDDED_MANIFEST, parse
 from slipstream_core.manifest.objects import SpeculationPolicy
 from slipstream_core.types import Endpoint, GenerationRequest
-from slipstream_gateway.capture.copies import MAX_ANSWER_BYTES, AnswerCopy, is_drawn
+from slipstream_gateway.api.http import read_headers
+from slipstream_gateway.api.request import capture_of, learn_of
+from slipstream_gateway.capture.copies import is_drawn
+from slipstream_gateway.request.answer_copy import MAX_ANSWER_BYTES, AnswerCopy
 from slipstream_gateway.upstreams.base import Piece, Tokens, Wire
 
 PIECE_BYTES = 1024
@@ -60,6 +63,15 @@ def test_excluded_keys_are_never_captured() -> None:
 @pytest.mark.parametrize("request_fields", [{"choices": 2}, {"endpoint": Endpoint.RESPONSES}, {"capture": False}])
 def test_such_requests_are_never_captured(request_fields: dict[str, Any]) -> None:
     assert not drawn({"share": 1}, **request_fields)
+
+
+@pytest.mark.parametrize("values", ["deny", "deny allow", "allow deny", "allow,deny", "Deny,allow allow"])
+def test_one_deny_wins_over_every_allow(values: str) -> None:
+    """A proxy may add a header to the client's, or join both."""
+    headers = [(b"x-slipstream-capture", value.encode()) for value in values.split()]
+    headers += [(b"x-slipstream-learn", value.encode()) for value in ("off", "on")]
+    read = read_headers({"headers": headers})
+    assert (capture_of(read.capture), learn_of(read.learn)) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_engine.embedded import TARGET_DIR
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.tokenizer import Tokenizer
 from slipstream_gateway.capture.store import CaptureStore
 
 from tests.gateway.capture.captures import rows_of

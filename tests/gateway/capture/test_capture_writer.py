@@ -15,6 +15,7 @@ from slipstream_core.manifest.capture import Capture, Redaction
 from slipstream_gateway.capture.frames import Captured, Configured, FrameReader, Report, Result, encode_frame
 from slipstream_gateway.capture.store import CaptureStore, check_location
 from slipstream_gateway.capture.writer import FLUSH_S, Writer
+from slipstream_tools.drafts.forget import forget
 
 from tests.gateway.capture.captures import PAIR, captured, rows_of
 
@@ -152,27 +153,59 @@ def test_the_callers_name_for_its_user_costs_no_tokens(bench: Bench) -> None:
     assert "jane" not in str(row)
 
 
+def _parts(*texts: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text} for text in texts]}
+
+
 @pytest.mark.parametrize(
-    ("body", "text"),
+    ("body", "text", "pieces"),
     [
-        ({"prompt": "card 4111 1111 "}, "1111 1111"),
-        ({"messages": [{"role": "assistant", "content": "password="}]}, "hunter2hunter2"),
+        ({"prompt": "card 4111 1111 "}, "1111 1111 is it", ["4111", "1111"]),
+        ({"messages": [{"role": "assistant", "content": "password="}]}, "hunter2hunter2", ["hunter2"]),
+        ({"messages": [_parts("jane@", "b.org")]}, "", ["jane", "b.org"]),
+        ({"messages": [_parts("ghp_a1B2c3D4e5F6", "g7H8i9J0k1L2", "m3N4o5P6q7R8")]}, "", ["a1B2", "g7H8", "m3N4"]),
         (
             {
                 "messages": [
-                    {"role": "user", "content": [{"type": "text", "text": part} for part in ("jane@", "b.org")]}
+                    {"role": "user", "content": "First half: ghp_a1B2c3D4e5F6g7H8"},
+                    {"role": "assistant", "content": "And the second?"},
+                    {"role": "user", "content": "i9J0k1L2m3N4o5P6q7R8 is all"},
                 ]
             },
             "",
+            ["a1B2", "i9J0"],
+        ),
+        (
+            {
+                "messages": [
+                    _parts("-----BEGIN PRIVATE KEY-----\nMIIEvQIB", "ADANBgkq\nAgMB", "-----END PRIVATE KEY-----")
+                ]
+            },
+            "",
+            ["MIIE", "ADAN", "AgMB"],
         ),
     ],
 )
-def test_what_only_neighbours_show_is_not_kept(bench: Bench, body: dict[str, Any], text: str) -> None:
-    bench.configure()
-    bench.writer.take(captured(text, body={"model": "acme", **body}))
-    bench.writer.close()
-    assert rows_of(bench.store) == []
-    assert bench.results == {Result.UNREADABLE: 1}
+def test_what_several_texts_show_together_is_replaced(
+    bench: Bench, body: dict[str, Any], text: str, pieces: list[str]
+) -> None:
+    row = bench.row_of(captured(text, body={"model": "acme", **body}))
+    assert not [piece for piece in pieces if piece in row["request"] + row["answer"]]
+    assert (row["token_ids"], row["prompt_token_ids"]) == (None, None)
+
+
+def test_a_text_after_a_secret_stays(bench: Bench) -> None:
+    messages = [_parts("I am jane@example.org"), {"role": "assistant", "content": "Hello"}]
+    messages.append({"role": "user", "content": "My password: hunter2"})
+    row = bench.row_of(captured("Thanks, but never send one.", body={"model": "acme", "messages": messages}))
+    assert "Hello" in row["request"]
+    assert row["answer"] == "Thanks, but never send one."
+    assert (row["redactions"], "hunter2" in row["request"]) == (2, False)
+
+
+def test_the_first_of_two_equal_names_is_replaced(bench: Bench) -> None:
+    prompt = 'Check {"password": "hunter2hunter2", "password": ""}'
+    assert "hunter2" not in bench.row_of(captured(prompt=prompt))["request"]
 
 
 def test_patterns_that_take_too_long_are_interrupted(tmp_path: Path) -> None:
@@ -215,7 +248,7 @@ def test_files_that_a_killed_writer_left_are_deleted(bench: Bench) -> None:
 
 
 def test_a_day_holds_no_more_than_its_limit(bench: Bench) -> None:
-    bench.configure(max_bytes_per_day=12_000)
+    bench.configure(max_bytes_per_day=12_000, max_key_share=1)
     for _ in range(4):
         bench.writer.take(captured())
         bench.pass_s(FLUSH_S)
@@ -229,6 +262,27 @@ def test_a_day_holds_no_more_than_its_limit(bench: Bench) -> None:
     assert bench.results[Result.WRITTEN] == written + 1
 
 
+def test_one_key_does_not_fill_the_day(bench: Bench) -> None:
+    """Its files of other gateways count. Answers without a key have no share."""
+    bench.configure(max_bytes_per_day=1_000_000, max_key_share=0.05)
+    other = Bench(Path(bench.store._root))
+    other.configure(max_bytes_per_day=1_000_000, max_key_share=0.05)
+    for _ in range(4):
+        for gateway in (bench, other):
+            for key, size in (("greedy", 40_000), ("small", 10), ("", 10)):
+                gateway.writer.take(captured(os.urandom(size // 2).hex(), key=key))
+            gateway.pass_s(FLUSH_S)
+    keys = Counter(row["key"] for row in rows_of(bench.store))
+    assert keys["small"] == keys[""] == 8
+    assert 1 <= keys["greedy"] < 8
+    results = bench.results + other.results
+    assert results == {Result.WRITTEN: keys.total(), Result.KEY_FULL: 8 - keys["greedy"]}
+    bench.now += DAY
+    bench.writer.take(captured(key="greedy"))
+    bench.pass_s(FLUSH_S)
+    assert bench.results[Result.WRITTEN] + other.results[Result.WRITTEN] == keys.total() + 1
+
+
 def test_files_are_deleted_after_their_days(bench: Bench) -> None:
     """Also those of a pair that is gone, by another gateway's writer."""
     for pair, days in ((PAIR, 10), ("gone", 5)):
@@ -240,6 +294,17 @@ def test_files_are_deleted_after_their_days(bench: Bench) -> None:
         other.now = bench.now + age * DAY
         other.pass_s(3600)
         assert {file.pair for file in other.store.files()} == left
+
+
+def test_a_pair_may_be_called_audit(bench: Bench) -> None:
+    """Its files are listed, forgotten and deleted as those of every pair."""
+    bench.configure("audit", retention_days=5)
+    bench.writer.take(captured(pair="audit"))
+    bench.store.note("export", user="root")
+    bench.writer.close()
+    assert [file.pair for file in bench.store.files()] == ["audit"]
+    assert forget(bench.store, None, key="team-a", before=None).answers == 1
+    assert bench.store.files() == []
 
 
 def test_a_shorter_retention_holds_for_files_that_exist(bench: Bench) -> None:

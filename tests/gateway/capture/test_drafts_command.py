@@ -127,7 +127,7 @@ def test_a_key_is_forgotten(fill: Fill, folder: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "3 answers in 2 files deleted\n"
     assert [row["key"] for row in rows_of(CaptureStore.at(str(folder)))] == ["team-b", "team-b"]
     assert b"team-a" not in b"".join(path.read_bytes() for path in folder.rglob("*.parquet"))
-    [note] = [json.loads(path.read_text()) for path in (folder / "audit").iterdir()]
+    [note] = [json.loads(path.read_text()) for path in (folder / "_audit").iterdir()]
     assert (note["event"], note["key"]) == ("forget", "team-a")
 
 
@@ -141,13 +141,13 @@ def test_a_damaged_file_keeps_no_other(fill: Fill, folder: Path, capsys: pytest.
     damaged.unlink()
     assert [row["key"] for row in rows_of(CaptureStore.at(str(folder)))] == ["team-b"]
     assert {path.stat().st_mode & 0o777 for path in folder.rglob("*.parquet")} == {0o600}
-    assert len(list((folder / "audit").iterdir())) == 1
+    assert len(list((folder / "_audit").iterdir())) == 1
 
 
 def test_an_export_is_on_record_before_its_first_row(fill: Fill, folder: Path) -> None:
     fill(captured())
     assert run(folder, "export", "--format", "jsonl", "--output", str(folder / "no" / "folder")) == 1
-    [note] = [json.loads(path.read_text()) for path in (folder / "audit").iterdir()]
+    [note] = [json.loads(path.read_text()) for path in (folder / "_audit").iterdir()]
     assert (note["event"], note["format"]) == ("export", "jsonl")
     assert note["user"]
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from slipstream_core.drift import ESTABLISHED, WINDOW, Answer, Drift, DriftDetector
 from slipstream_core.manifest.capture import Capture
-from slipstream_engine.candidates import CandidateWatch
+from slipstream_engine.drafts.candidates import CandidateWatch
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_engine.embedded.corpus import example
-from slipstream_engine.loading import load
+from slipstream_engine.serving.loading import load
 from slipstream_engine.settings import EngineSettings
-from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.text.tokenizer import Tokenizer
 from slipstream_gateway.capture.frames import Captured, Configured
 from slipstream_gateway.capture.store import CaptureStore
 from slipstream_gateway.capture.writer import Writer
@@ -179,7 +179,7 @@ def test_drift_is_an_event_once_and_a_draft_is_trained_where_allowed(
     record = json.loads((output / trained["draft"] / "training.json").read_text())
     assert record["sha256"] == trained["sha256"]
     assert 380 <= record["answers"] + record["held_out_answers"] <= 410
-    notes = [json.loads(path.read_text()) for path in (store.folder / "audit").iterdir()]
+    notes = [json.loads(path.read_text()) for path in (store.folder / "_audit").iterdir()]
     assert [(note["event"], note["request_class"]) for note in notes] == [("train", CLASS)]
 
     # An engine with this folder of candidates serves it.
@@ -206,7 +206,7 @@ def test_drift_is_an_event_once_and_a_draft_is_trained_where_allowed(
     (output / "events.jsonl").write_text("".join(lines[:-1]) + lines[-1][:20])
     assert main(_follow(store, output, "--once", *options, "200")) == 0
     assert {**json.loads((output / "events.jsonl").read_text().splitlines()[-1]), "time": 0} == {**again, "time": 0}
-    assert len(list((store.folder / "audit").iterdir())) == 2
+    assert len(list((store.folder / "_audit").iterdir())) == 2
 
 
 def test_a_draft_that_is_no_better_is_no_candidate(

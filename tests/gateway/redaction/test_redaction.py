@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
-import string
-from collections.abc import Callable
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.manifest.capture import Capture, Redaction
-from slipstream_gateway.capture.redaction import Redactor
+from slipstream_gateway.capture.redaction.redactor import Redactor
 
 ALL = Capture()
 
@@ -36,7 +34,7 @@ ALL = Capture()
         ('{"password": "hunter2hunter2"}', '{"password": "[secret]"}'),
         (
             '{"password_old": "x", "db_password": ["hunter22", 5]}',
-            '{"password_old": "x", "db_password": ["[secret]", "[secret]"]}',
+            '{"password_old": "[secret]", "db_password": "[secret]"}',
         ),
         ('{"api_key": 12345678, "note": "mail\\nada@x.pl"}', '{"api_key": "[secret]", "note": "mail\\n[email]"}'),
         ("Order 2231\n4111 1111 1111 1111 thanks", "Order 2231\n[card] thanks"),
@@ -51,13 +49,56 @@ ALL = Capture()
         ("-----BEGIN PRIVATE KEY-----\nMIIE and no end", "[secret]"),
         ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nlQ\n-----END PGP PRIVATE KEY BLOCK-----", "[secret]"),
         ("postgres://admin:S3cretPass@localhost/db", "postgres://[secret]@localhost/db"),
-        ("myPassword=hunter2", "my[secret]"),
-        ('password = "correct horse battery staple" ok', "[secret] ok"),
+        ("myPassword=hunter2", "myPassword=[secret]"),
+        ('password = "correct horse battery staple" ok', 'password = "[secret]" ok'),
         ("4111\u00a01111\u200b1111\u20111111", "[card]"),
         ("4111  1111  1111  1111", "[card]"),
         ("IBAN DE89\u00a03704\u00a00044\u00a00532\u00a00130\u00a000", "IBAN [iban]"),
         ("\uff0b48\u202f600 700 800", "[phone]"),
         ("ada\uff20example.com", "[email]"),
+        ("card 4111.1111.1111.1111", "card [card]"),
+        ("| Lee | 4111 | 1111 | 1111 | 1111 |", "| Lee | [card] |"),
+        ("<td>4111</td><td>1111</td><td>1111</td><td>1111</td>", "<td>[card]</td>"),
+        ("**4111** 1111 1111 1111", "**[card]"),
+        (
+            "\u06f4\u06f1\u06f1\u06f1 " + 3 * "\u06f1\u06f1\u06f1\u06f1 " + "\u06a9\u0627\u0631\u062a",
+            "[card] \u06a9\u0627\u0631\u062a",
+        ),
+        ("IBAN DE89.3704.0044.0532.0130.00", "IBAN [iban]"),
+        ("/reset?email=jane%40example.org&x=1", "/reset?email=[email]&x=1"),
+        ("jane%2540example.org, jane&#64;example.org", "[email], [email]"),
+        ('password: "p(4$\\"x"y, z" ok', 'password: "[secret]" ok'),
+        ("password: p(4$\"x, 'y z  \nnext", "password: [secret]  \nnext"),
+        ("password: |\n  line one\n  line two\nuser: x", "password: |\n  [secret]\nuser: x"),
+        ('{"password": "hunter22", "password": ""}', '{"password": "[secret]", "password": ""}'),
+        ("curl -u bob:hunter22 https://x.test", "curl -u [secret] https://x.test"),
+        ("postgres://app:p/w:1@db/x and mail", "postgres://[secret]@db/x and mail"),
+        (
+            "kind: Secret\ndata:\n  user: YQ==\n  smtp: YjpjZA==\ntype: x",
+            "kind: Secret\ndata:\n  user: [secret]\n  smtp: [secret]\ntype: x",
+        ),
+        ('{"auths": {"r.test": {"auth": "Ym9iOmh1bnRlcjIy"}}}', '{"auths": {"r.test": {"auth": "[secret]"}}}'),
+        ("machine x login ci password hunter\n", "machine x login [secret] password [secret]\n"),
+        ("\u5bc6\u7801\uff1asunshine", "\u5bc6\u7801\uff1a[secret]"),
+        ("Has\u0142o: s\u0142o\u0144ce", "Has\u0142o: [secret]"),
+        ("Mein Passwort lautet sonnenschein", "Mein Passwort lautet [secret]"),
+        ("mysql -h db -P 3306 -u root -phunter2", "mysql -h db -P 3306 -u root -p[secret]"),
+        ("redis-cli -h x -p 6379 -a hunter2", "redis-cli -h x -p 6379 -a [secret]"),
+        ("unzip -P hunter2 a.zip", "unzip -P [secret] a.zip"),
+        ("ldapsearch -x -w hunter2 -b x", "ldapsearch -x -w [secret] -b x"),
+        ("--from-literal=smtp=hunter2", "--from-literal=smtp=[secret]"),
+        ("app:hunter2@tcp(db:3306)/x", "app:[secret]@tcp(db:3306)/x"),
+        ('password: str | None = "hunter2"', 'password: str | None = "[secret]"'),
+        ("password: string = 'hunter2';", "password: string = '[secret]';"),
+        ('char password[32] = "hunter2";', 'char password[32] = "[secret]";'),
+        ("password: '''hunter2'''", "password: '''[secret]'''"),
+        ("- name: DB_PASSWORD\n  value: hunter2\n", "- name: DB_PASSWORD\n  value: [secret]\n"),
+        ('{"name": "password", "value": "hunter2"}', '{"name": "password", "value": "[secret]"}'),
+        ("Password:\n\nsunflower\n", "Password:\n\n[secret]\n"),
+        ("Password:\n```text\nsunflower\n```", "Password:\n```text\n[secret]\n```"),
+        ("dbpass=hunter2 psk=x", "dbpass=[secret]"),
+        ("psk=sunflower", "psk=[secret]"),
+        ("PuTTY-User-Key-File-3: ssh-rsa\nAAAA\nPrivate-MAC: 00ff\nok", "[secret]\nok"),
     ],
 )
 def test_known_kinds_are_replaced(text: str, expected: str) -> None:
@@ -75,7 +116,10 @@ def test_known_kinds_are_replaced(text: str, expected: str) -> None:
         "DE89 is a route, GB82WEST12345698765433 no account",
         "max_tokens: 100000, tokens = tokenizer.encode(text), tokens=usage.output_tokens",
         'token: string; eos_token="<|endoftext|>"; tokens: Vec<Token>; cancellationToken: CancellationToken',
-        'password = getpass.getpass(); password: Optional[str]; api_key = os.environ["X"]; credentials: "include"',
+        'password = getpass.getpass()\npassword: Optional[str]\napi_key = os.environ["X"]\ncredentials: "include"',
+        "client_secret: str | None,\napi_key: Annotated[str, Meta(x)] = ...,\npassword: ${DB_PASSWORD}",
+        "V1beta2ResourceClaimSpec, Wav2Vec2FeatureExtractor, PydanticDeprecatedSince29, Text2TextGenerationOutput",
+        "The password is wrong. My password is not working. Das Passwort ist falsch. The API key was revoked.",
         "The token is invalid. The secret is knowing when. A private key is required. Basic understanding helps.",
         "sk-learn-some-thing-long-name, sk_estimator_pipeline_v2, pk_customer_id_index_v1",
         '{"usage": {"max_tokens": "100", "tokenizer": "bpe"}}',
@@ -151,12 +195,14 @@ def test_own_patterns_apply_to_every_number() -> None:
         ("+48 600 700", " 800 now"),
     ],
 )
-def test_what_two_texts_make_together_is_seen(one: str, other: str) -> None:
-    assert Redactor(Capture(words=("Ada Kowalska",))).hides_between(one, other)
-
-
-def test_what_each_of_two_texts_has_is_none_of_both() -> None:
-    assert not Redactor(ALL).hides_between("mail jane@example.org.", "4111111111111111 is fine")
+def test_what_two_texts_make_together_is_replaced_in_both(one: str, other: str) -> None:
+    redactor = Redactor(Capture(words=("Ada Kowalska",)))
+    first, last = redactor.conversation([("user", one), ("user", other)])
+    assert first != one or one.endswith("=")
+    assert last != other
+    if one != "Ada":
+        begun, _, ended = redactor.conversation([("user", one), ("assistant", "Go on."), ("user", other)])
+        assert (begun, ended) == (first, last)
 
 
 def test_data_of_media_is_left_out() -> None:
@@ -173,61 +219,14 @@ def test_json_is_redacted_in_texts_names_and_numbers() -> None:
     assert redactor.redactions == 2
 
 
-def _card(rng: random.Random) -> str:
-    digits = [int(digit) for digit in f"4{rng.randrange(10**14):014}"]
-    total = sum(digit if index % 2 else 2 * digit - 9 * (digit > 4) for index, digit in enumerate(digits))
-    number = "".join(map(str, digits)) + str(-total % 10)
-    separator = rng.choice(["", " ", "-"])
-    return separator.join(number[at : at + 4] for at in range(0, 16, 4))
-
-
-def _iban(rng: random.Random) -> str:
-    account = f"{rng.randrange(10**18):018}"
-    check = 98 - int(account + "131400") % 97  # DE00 at its end, letters as numbers
-    return f"DE{check:02}{account}"
-
-
-def _email(rng: random.Random) -> str:
-    return f"{_word(rng)}.{_word(rng)}@{_word(rng)}.{rng.choice(['org', 'example.com', 'de'])}"
-
-
-def _key(rng: random.Random) -> str:
-    alphabet = string.ascii_letters + string.digits
-    body = "".join(rng.choices(alphabet, k=rng.randrange(24, 40)))
-    return rng.choice(["sk-", "sk-proj-", "ghp_", "hf_", "xoxb-", "glpat-", "password=", "api_key: "]) + body
-
-
-NAMES = tuple(f"{first} {last}" for first in ("Ada", "Grace", "Linus", "Ken") for last in ("Kowalska", "O'Neil", "Ruß"))
-
-
-def _name(rng: random.Random) -> str:
-    return rng.choice(NAMES)
-
-
-def _word(rng: random.Random) -> str:
-    return "".join(rng.choices(string.ascii_lowercase, k=rng.randrange(3, 9)))
-
-
-PLANTED: tuple[Callable[[random.Random], str], ...] = (_card, _iban, _email, _key, _name)
-
-
-def test_none_of_ten_thousand_planted_secrets_is_left() -> None:
-    """In prose, in JSON, and at the edges of texts."""
-    rng, redactor = random.Random(19), Redactor(Capture(words=NAMES))
-    left = 0
-    for index in range(10_000):
-        secret = PLANTED[index % len(PLANTED)](rng)
-        around = [_word(rng) for _ in range(6)]
-        texts = (
-            secret,
-            f"{' '.join(around)} {secret}. {around[0]}",
-            json.dumps({around[0]: secret}, ensure_ascii=False),
-        )
-        bare = secret.removeprefix("password=").removeprefix("api_key: ")
-        for text in texts:
-            before = redactor.redactions
-            left += bare in redactor.text(text) or redactor.redactions == before
-    assert left == 0
+@pytest.mark.parametrize(
+    "part", ["0123456789abcdef0123456789abcdef-", "password,\n", "password: a<a ", "a:b@tcp", "密码"]
+)
+def test_time_is_linear_in_the_length(part: str) -> None:
+    """Less than a second; a quadratic search takes half a minute."""
+    redactor, start_s = Redactor(ALL), time.process_time()
+    redactor.text(part * (640_000 // len(part)))
+    assert time.process_time() - start_s < 10
 
 
 @given(st.text(max_size=200))
