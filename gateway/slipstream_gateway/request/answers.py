@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 from slipstream_core.errors import (
@@ -15,7 +14,6 @@ from slipstream_core.errors import (
     RequestError,
     SlipstreamError,
     UpstreamError,
-    UpstreamFailed,
     UpstreamUnavailable,
     for_log,
 )
@@ -27,19 +25,15 @@ from slipstream_gateway.request.call import Call, observe
 from slipstream_gateway.request.candidates import (
     Attempt,
     Candidate,
-    IsKilled,
-    canary_candidates,
-    first_candidates,
+    Plan,
     has_elsewhere,
 )
 from slipstream_gateway.request.causes import cause_of, error_type
 from slipstream_gateway.request.deadlines import LateError, upstream_late, upstream_stalled
-from slipstream_gateway.request.journal import has_plain_text, journal_of, same_target
+from slipstream_gateway.request.journal import journal_of, same_target
 from slipstream_gateway.request.outcome import Recorder
-from slipstream_gateway.request.parity.drawn import drawn, wants_token_ids
-from slipstream_gateway.request.parity.replay import Candidate as ComparedAnswer
-from slipstream_gateway.request.parity.scheduler import Parity
-from slipstream_gateway.request.resume import Resumptions
+from slipstream_gateway.request.query_of_death import PROGRESS_TOKENS, QueriesOfDeath
+from slipstream_gateway.request.resume import Resumptions, Search
 from slipstream_gateway.upstreams.base import Job, Piece, Stream
 from slipstream_gateway.upstreams.pool import Replica
 
@@ -50,23 +44,31 @@ class Answers:
     """Gets answers from servers; `pieces` yields one of them."""
 
     def __init__(
-        self, *, resumptions: Resumptions, deadlines: Deadlines, parity: Parity, recorders: Sequence[Recorder]
+        self,
+        *,
+        resumptions: Resumptions,
+        deadlines: Deadlines,
+        recorders: Sequence[Recorder],
+        deaths: QueriesOfDeath,
     ) -> None:
         self._resumptions = resumptions
         self._deadlines = deadlines
-        self._parity = parity
         self._recorders = recorders
+        self._deaths = deaths
 
     async def pieces(self, call: Call, decision: Decision, served: ServedRoute) -> AsyncGenerator[Piece, None]:
         """Yields the pieces of one answer. If a server fails, before the first byte or after it, the next candidate
         takes over. Raises `RequestError`, or the error of the last server."""
-        async with aclosing(self._candidates(call, decision, served)) as candidates:
-            async for candidate in candidates:
+        is_canary = call.observation is not None and call.observation.canary
+        search = Search(self._resumptions, call, Plan(served, decision, call.request, to_canary=is_canary))
+        try:
+            while True:
+                candidate = await search.next()
                 attempt = _begin(call, candidate)
                 call.timer.probe(*self._probed(candidate, call, served))
                 try:
                     if not call.request.stream:
-                        whole = await self._complete(call, attempt, candidate.served, serving=served)
+                        whole = await self._complete(call, attempt)
                         attempt.completed()
                         for piece in whole:
                             if call.copy is not None:
@@ -74,7 +76,7 @@ class Answers:
                             call.note_end(piece)
                             yield piece
                         return
-                    stream = await self._open(call, attempt, candidate.served, serving=served)
+                    stream = await self._open(call, attempt)
                     patience_s, late = self._patience(candidate, call, served)
                     timer, journal, copy = call.timer, call.journal, call.copy
                     is_probed = journal is not None  # a stream that cannot resume has nothing to gain from a probe
@@ -108,69 +110,43 @@ class Answers:
                     self._failed(call, attempt, exc)
                 finally:
                     await attempt.close()
+        finally:
+            search.close()
 
-    async def _candidates(self, call: Call, decision: Decision, served: ServedRoute) -> AsyncGenerator[Candidate, None]:
-        """Yields the servers to try, each after the previous one failed: first for the first byte, then for
-        resumptions. Raises the error of the call when no server is left."""
-        retries, broken = self._resumptions.retries, None
-        spared: list[Replica] = []
-        is_free = False
-        is_killed = self._resumptions.is_killed
-        for candidate in _first_candidates(call, decision, served, lambda: is_killed(call.pair), spared):
-            if call.failure is not None and (
-                call.context.carrier is not None or call.timer.over or not (is_free or retries.allow())
-            ):
-                break
-            yield candidate
-            is_free = bool(candidate.decision.revision)  # their number is bounded by the share of the new revision
-            if call.has_begun:
-                broken = candidate
-                break
-            if isinstance(call.failure, UpstreamFailed):
-                spared.append(candidate.replica)
-        if broken is None:
-            raise _last_error(call, served)
-        while True:
-            async with aclosing(self._resumptions.candidates(call, broken.served, broken)) as servers:
-                async for broken in servers:
-                    yield broken
-
-    async def _complete(
-        self, call: Call, attempt: Attempt, served: ServedRoute, *, serving: ServedRoute
-    ) -> Sequence[Piece]:
+    async def _complete(self, call: Call, attempt: Attempt) -> Sequence[Piece]:
         """The whole answer to a request that is not streamed."""
-        job = self._job(call, attempt, served)
+        job = self._job(call, attempt)
         with call.timer.waiting(self._deadlines.total_s, "the answer", probed=True):
             completion = await attempt.replica.upstream.complete(job)
         call.spent, call.fingerprint = completion.usage, attempt.replica.upstream.fingerprint
         attempt.began(None)
-        compared = _compared(call, attempt, job, served=served, serving=serving)
-        if compared is not None:
-            self._parity.take(compared, completion)
         return completion.pieces
 
-    async def _open(self, call: Call, attempt: Attempt, served: ServedRoute, *, serving: ServedRoute) -> Stream:
+    async def _open(self, call: Call, attempt: Attempt) -> Stream:
         """Opens a stream and waits for its first piece, of the answer or of its continuation."""
         resumes = call.has_begun
         if not resumes and call.context.carrier is None:
-            sends_tokens = attempt.replica.upstream.sends_tokens
-            call.journal = journal_of(call.request, served.route, attempt.backend, sends_tokens=sends_tokens)
-        job = self._job(call, attempt, served)
+            upstream = attempt.replica.upstream
+            call.journal = journal_of(
+                call.request,
+                attempt.served.route,
+                attempt.backend,
+                sends_tokens=upstream.sends_tokens,
+                continues=upstream.drafting.continues(call.request),
+            )
+        job = self._job(call, attempt)
         with call.timer.waiting(self._deadlines.first_chunk_s, "the first chunk", probed=True):
             stream = await attempt.replica.upstream.open(job)
         attempt.stream = stream
         if not resumes:
             call.fingerprint = attempt.replica.upstream.fingerprint
-            compared = _compared(call, attempt, job, served=served, serving=serving)
-            if compared is not None:
-                stream = self._parity.watch(compared, stream)
         call.stream = stream
         attempt.began(stream)
         if resumes:
             self._resumptions.resumed(call)
         return stream
 
-    def _job(self, call: Call, attempt: Attempt, served: ServedRoute) -> Job:
+    def _job(self, call: Call, attempt: Attempt) -> Job:
         context, decision, replica = call.context, attempt.decision, attempt.replica
         headers = call.span.headers() if call.span is not None else ()
         if context.authorization is not None:
@@ -184,14 +160,14 @@ class Answers:
             request=call.request,
             model=attempt.backend.model,
             draft_length=decision.draft_length,
+            seeded=replica.upstream.drafting.is_seeded,
             adaptive=decision.adaptive,
             request_id=context.request_id,
             headers=headers,
             committed=call.committed,
             deadline_s=context.deadline_s,
             request_class=decision.request_class,
-            token_ids=(gives_token_ids and _needs_token_ids(call))
-            or wants_token_ids(replica, served=served, decision=decision, request=call.request, draw=call.draws.parity),
+            token_ids=gives_token_ids and _needs_token_ids(call, attempt),
             bounds_output=bool(context.caller.key_id),  # only requests with a key are charged
             carrier=context.carrier,
         )
@@ -230,6 +206,8 @@ class Answers:
             observe(call, attempt, error_type(error), call.times())
         if attempt.decision.revision and call.observation is not None:  # it is over for the new revision
             call.observation = msgspec.structs.replace(call.observation, revision="", canary=False)
+        call.runs += isinstance(error, UpstreamError) and error.was_sent and not _progressed(call)
+        self._deaths.failed(call.pair, call.request, attempt.replica, error)
         if isinstance(error, UpstreamError | Overloaded) and not call.timer.over:
             attempt.failed(cause_of(error))
         call.failure = error.with_traceback(None)  # it would keep the frames alive that hold the call
@@ -238,11 +216,17 @@ class Answers:
             call.spent, call.stream = call.usage, None
 
 
-def _needs_token_ids(call: Call) -> bool:
-    """Whether the ids of the answer's tokens are used, beside for a comparison."""
-    if call.copy is not None and has_plain_text(call.request):
+def _progressed(call: Call) -> bool:
+    """Whether the server sent at least `PROGRESS_TOKENS` before it failed. Its failure then rarely is the request's."""
+    before = call.committed.output_tokens if call.committed is not None else 0
+    return call.stream is not None and call.stream.usage.output_tokens - before >= PROGRESS_TOKENS
+
+
+def _needs_token_ids(call: Call, attempt: Attempt) -> bool:
+    """Whether the ids of the answer's tokens are used."""
+    if call.journal is not None and call.journal.asks_token_ids:
         return True
-    return call.journal is not None and call.journal.asks_token_ids
+    return bool(call.drawn) and any(drawn.wants_token_ids(call, attempt) for drawn in call.drawn)
 
 
 def _refused_adapter(call: Call, candidate: Candidate, error: RequestError) -> str | None:
@@ -260,26 +244,6 @@ def _has_elsewhere(candidate: Candidate, call: Call, served: ServedRoute) -> boo
     return has_elsewhere(candidate.served, candidate.replica)
 
 
-def _first_candidates(
-    call: Call, decision: Decision, served: ServedRoute, is_killed: IsKilled, spared: Sequence[Replica]
-) -> Iterator[Candidate]:
-    """The servers for the first byte: one of a new revision first, if the draw sends the request there. If it does not
-    give the answer, the answer is an ordinary one of the serving revision, and counts for neither."""
-    if call.observation is not None and call.observation.canary:
-        yield from canary_candidates(served, decision, call.request, is_killed)
-        call.observation = msgspec.structs.replace(call.observation, revision="", canary=False)
-    yield from first_candidates(served, decision, call.request, is_killed, spared)
-
-
-def _compared(
-    call: Call, attempt: Attempt, job: Job, *, served: ServedRoute, serving: ServedRoute
-) -> ComparedAnswer | None:
-    """What parity keeps of the answer that has begun; None: it is not compared."""
-    return drawn(
-        served, serving, decision=attempt.decision, job=job, draw=call.draws.parity, observation=call.observation
-    )
-
-
 def _begin(call: Call, candidate: Candidate) -> Attempt:
     if not call.has_begun:
         call.decision = candidate.decision
@@ -289,17 +253,3 @@ def _begin(call: Call, candidate: Candidate) -> Attempt:
     if call.context.carrier is not None:
         call.context.carrier.decided(candidate.decision)
     return attempt
-
-
-def _last_error(call: Call, served: ServedRoute) -> SlipstreamError:
-    """The error of a call for which no server gave a first byte."""
-    failure = call.failure
-    if failure is not None and not isinstance(failure, UpstreamUnavailable):
-        return failure
-    is_lacking = len(served.plain.lacking(served.adapter)) == len(served.plain.replicas) > 0
-    message = "No server has loaded the adapter '{}'." if is_lacking else "No server for the model '{}' is up."
-    error = UpstreamUnavailable(
-        message.format(call.request.model), retry_after_s=max(served.plain.retry_after_s(), 1.0)
-    )
-    error.__cause__ = failure
-    return error

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple, Protocol
 
 from slipstream_core.errors import SlipstreamError
 from slipstream_core.observation import ALSO_FAILURES
 from slipstream_core.types import ANONYMOUS, Arm, Caller, Decision, GenerationRequest
 
-from slipstream_gateway.capture.copies import AnswerCopy
 from slipstream_gateway.decide.route import NO_DRAWS
+from slipstream_gateway.fleet.snapshot import ServedRoute
+from slipstream_gateway.request.answer_copy import AnswerCopy
 from slipstream_gateway.request.candidates import Attempt
 from slipstream_gateway.request.causes import FAILURES
 from slipstream_gateway.request.deadlines import CallTimer
@@ -48,22 +49,39 @@ class Answer(NamedTuple):
     rest: AsyncIterator[Piece]
 
 
+class Drawn(Protocol):
+    """A use of one answer beside its client: the answer is copied for it."""
+
+    def wants_token_ids(self, call: Call, attempt: Attempt) -> bool:
+        """Whether it uses the token ids of the answer of `attempt`."""
+        ...
+
+    def ended(self, call: Call) -> None:
+        """Gets the recorded call with its copy, however it ended. Must be quick and must not raise."""
+        ...
+
+
+Before = Callable[["Call", ServedRoute], Drawn | None]
+"""A step between the decision and the first attempt, which may draw the answer for a use of its own."""
+
+
 class Call:
     """The facts of one request. `timer` bounds its waits. `request` has a seed once it is decided.
 
     `decision` is that of the attempt that returned the first byte, before it that of the latest attempt. `attempts`
-    counts the attempts on servers. `stream` is the running part of the answer, `spent` the usage of the parts before
-    it. `failure` is the error of the last failed attempt. `journal` records the part of a stream that the client has;
-    None: the stream cannot resume. `committed` is that part of an interrupted stream. `resumed` has the cause of each
+    counts the attempts on servers, `runs` those of them that failed after the request had been sent and before the
+    answer made progress. `stream` is the running part of the answer, `spent` the usage of the parts before it.
+    `failure` is the error of the last failed attempt. `journal` records the part of a stream that the client has; None:
+    the stream cannot resume. `committed` is that part of an interrupted stream. `resumed` has the cause of each
     interruption after which the stream resumed. `refused` is the observation of a request that a server of a new
-    revision has refused. `copy` is that of the answer for capture, None without. `fingerprint` is that of the server
-    that began the answer. Times are by `time.perf_counter`.
+    revision has refused. `copy` is that of the answer for `drawn`, None if that is empty. `fingerprint` is that of the
+    server that began the answer. Times are by `time.perf_counter`.
     """
 
     __slots__ = (
-        "attempt", "attempts", "committed", "context", "copy", "decision", "draws", "entered_s", "failure",
+        "attempt", "attempts", "committed", "context", "copy", "decision", "drawn", "draws", "entered_s", "failure",
         "fingerprint", "finish_reasons", "first_s", "journal", "last_s", "observation", "pair", "refused", "request",
-        "resumed", "server", "span", "spent", "started_s", "status", "stream", "timer",
+        "resumed", "runs", "server", "span", "spent", "started_s", "status", "stream", "timer",
     )  # fmt: skip
 
     def __init__(self, request: GenerationRequest, context: Context, timer: CallTimer) -> None:
@@ -78,13 +96,14 @@ class Call:
         self.refused: PendingObservation | None = None
         self.span: Span | None = None
         self.attempt: Attempt | None = None
-        self.attempts = 0
+        self.attempts = self.runs = 0
         self.server = self.fingerprint = ""
         self.stream: Stream | None = None
         self.spent: Usage | None = None
         self.failure: SlipstreamError | None = None
         self.journal: Journal | None = None
         self.copy: AnswerCopy | None = None
+        self.drawn: tuple[Drawn, ...] = ()
         self.committed: Committed | None = None
         self.resumed: tuple[str, ...] = ()
         self.finish_reasons: tuple[str, ...] = ()
@@ -108,6 +127,11 @@ class Call:
         if self.stream is None:
             return _NOTHING if self.spent is None else self.spent
         return self.stream.usage if self.spent is None else joined(self.spent, self.stream.usage)
+
+    def draw(self, drawn: Drawn) -> None:
+        """Copies the answer for `drawn`."""
+        self.drawn += (drawn,)
+        self.copy = self.copy or AnswerCopy()
 
     def note(self, piece: Piece) -> None:
         """Records the arrival of a piece of a stream."""

@@ -1,21 +1,25 @@
-"""The servers that may run a request, in order of preference. This module neither waits nor does I/O."""
+"""The next server for a request, by its plan and by what became of its attempts so far. This module neither waits nor
+does I/O, and holds no state: `next_candidate` has one table of cases for failover, resumption, canary and kill."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
+from slipstream_core.errors import RequestError, SlipstreamError, UpstreamFailed
 from slipstream_core.manifest.table import Backend
 from slipstream_core.types import Arm, Capability, Decision, GenerationRequest, Reason, speculation_of
 
 from slipstream_gateway.fleet.snapshot import ServedRoute
+from slipstream_gateway.request.query_of_death import MAX_RUNS
 from slipstream_gateway.upstreams.base import Stream
 from slipstream_gateway.upstreams.pool import Batch, Pool, Replica
 
 MAX_ATTEMPTS = 4
-IsKilled = Callable[[], bool]
+MAX_RESUMPTIONS = 3
 
 
 class Candidate(NamedTuple):
@@ -45,86 +49,146 @@ class _Arm(NamedTuple):
         return Candidate(replica, self.served, self.backend, self.decision)
 
 
-def canary_candidates(
-    served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: IsKilled
-) -> Iterator[Candidate]:
-    """The available server of the new revision beside `served` with the least work, if any. If it fails, the servers of
-    `served` take over. The draft of the new revision may be shorter."""
-    canary = served.route.canary
-    if canary is None or served.canary is None:
-        return
+class Result(StrEnum):
+    """The result of a resumption. `NOT_RESUMABLE`: because of the request, its server or the policy."""
+
+    RESUMED = "resumed"
+    NOT_RESUMABLE = "not_resumable"
+    NO_SERVER = "no_server"
+    NO_BUDGET = "no_budget"
+    TOO_OFTEN = "too_often"
+
+
+class Plan(NamedTuple):
+    """A decided request and its servers. `to_canary`: the draw sends it to the new revision beside `served`."""
+
+    served: ServedRoute
+    decision: Decision
+    request: GenerationRequest
+    to_canary: bool = False
+
+
+class Tried(NamedTuple):
+    """A failed attempt. `failed_itself`: the server failed for a reason of its own, so that it may be tried on another
+    arm, but not again on the same one."""
+
+    candidate: Candidate
+    failed_itself: bool = False
+
+    @classmethod
+    def of(cls, candidate: Candidate, failure: SlipstreamError | None) -> Tried:
+        return cls(candidate, isinstance(failure, UpstreamFailed))
+
+
+class Sent(NamedTuple):
+    """What became of a request so far. `tried` has its failed attempts before the first byte; for a stream that
+    `broken` interrupted, those of the present round of its resumption. `runs` is `Call.runs`, `resumed` the number of
+    its resumptions. `is_resumable`: what the client has suffices for a resumption. `is_carried`: a proxy sends the
+    request, once. `is_over`: its time is over. `is_killed`: a kill switch of the pair is on now."""
+
+    tried: Sequence[Tried] = ()
+    broken: Candidate | None = None
+    runs: int = 0
+    resumed: int = 0
+    is_resumable: bool = True
+    is_carried: bool = False
+    is_over: bool = False
+    is_killed: bool = False
+
+
+def next_candidate(plan: Plan, sent: Sent, failure: SlipstreamError | None = None) -> Candidate | Result:
+    """The server to try next, after the last attempt ended with `failure`, or the reason why there is none."""
+    if sent.broken is None:
+        if failure is not None and (sent.is_carried or sent.is_over or sent.runs >= MAX_RUNS):
+            return Result.TOO_OFTEN
+        return _first(plan, sent.tried, is_killed=sent.is_killed) or Result.NO_SERVER
+    if not sent.is_resumable or isinstance(failure, RequestError):  # no other server would accept the request either
+        return Result.NOT_RESUMABLE
+    if sent.resumed >= MAX_RESUMPTIONS or sent.runs >= MAX_RUNS:
+        return Result.TOO_OFTEN
+    return _continuation(plan, sent.tried, sent.broken, is_killed=sent.is_killed) or Result.NO_SERVER
+
+
+def _first(plan: Plan, tried: Sequence[Tried], *, is_killed: bool) -> Candidate | None:
+    """The server to try before the first byte: one of a new revision, if the draw sends the request there. If it does
+    not give the answer, the answer is an ordinary one of the serving revision. Then, in this order: the available
+    servers of the decided arm, the available servers of the plain arm, and the servers of the plain arm that are known
+    to be down, as they may be back. Each server is tried once. At last the failed servers are tried again, because a
+    network that breaks connections also breaks those of healthy servers.
+
+    A kill switch that is turned on between two attempts ends those on the speculative arm.
+    """
+    if plan.to_canary and not tried and (of_canary := _of_new_revision(plan, is_killed=is_killed)) is not None:
+        return of_canary
+    tried = [one for one in tried if not one.candidate.decision.revision]
+    if len(tried) >= MAX_ATTEMPTS:
+        return None
+    arm: _Arm | None = None
+    for arm in _arms(plan.served, plan.decision, plan.request, is_killed=is_killed):
+        if _is_barred(arm, is_killed=is_killed) or any(_is_later(one, arm) for one in tried):
+            continue
+        spent = [one.candidate.replica for one in tried if not one.failed_itself or _is_of(one, arm)]
+        if (replica := arm.pick(spent, plan.request)) is not None:
+            return arm.at(replica)
+    if arm is None or _is_barred(arm, is_killed=is_killed):
+        return None
+    return next(_again(arm, tried), None)
+
+
+def _again(arm: _Arm, tried: Sequence[Tried]) -> Iterator[Candidate]:
+    """The servers of the last `arm` that `pick` omits: those known to be down, then those that were tried once."""
+    spent = [one.candidate.replica for one in tried if not one.failed_itself or _is_of(one, arm)]
+    yield from map(arm.at, _left(arm, spent))
+    if len(arm.pool.replicas) > 1:
+        replicas = [one.candidate.replica for one in tried]
+        ill = [one.candidate.replica for one in tried if one.failed_itself]
+        yield from (arm.at(replica) for replica in _able(arm) if replica not in ill and replicas.count(replica) < 2)
+
+
+def _is_of(tried: Tried, arm: _Arm) -> bool:
+    return (tried.candidate.decision.arm is Arm.SPECULATIVE) == (arm.decision.arm is Arm.SPECULATIVE)
+
+
+def _is_later(tried: Tried, arm: _Arm) -> bool:
+    """Whether the attempt was on an arm after `arm`, which is then over."""
+    return arm.decision.arm is Arm.SPECULATIVE and not _is_of(tried, arm)
+
+
+def _of_new_revision(plan: Plan, *, is_killed: bool) -> Candidate | None:
+    """The available server of the new revision with the least work, if any. Its draft may be shorter."""
+    canary, served = plan.served.route.canary, plan.served.canary
+    if canary is None or served is None:
+        return None
     most = canary.route.pair.spec.max_draft_tokens
     decision = msgspec.structs.replace(
-        decision, revision=canary.revision, draft_length=min(decision.draft_length, most)
+        plan.decision, revision=canary.revision, draft_length=min(plan.decision.draft_length, most)
     )
-    for arm in _arms(served.canary, decision, request, is_killed_now):
-        replica = None if _is_barred(arm, is_killed_now) else arm.pick((), request, is_needed=False)
+    for arm in _arms(served, decision, plan.request, is_killed=is_killed):
+        replica = None if _is_barred(arm, is_killed=is_killed) else arm.pick((), plan.request, is_needed=False)
         if replica is not None:
-            yield arm.at(replica)
-            return
+            return arm.at(replica)
+    return None
 
 
-def first_candidates(
-    served: ServedRoute,
-    decision: Decision,
-    request: GenerationRequest,
-    is_killed_now: IsKilled,
-    spared: Collection[Replica] = (),
-) -> Iterator[Candidate]:
-    """The servers to try before the first byte, in this order: the available servers of the decided arm, the available
-    servers of the plain arm, then the servers of the plain arm that are known to be down, as they may be back. Each
-    server is tried once. At last the failed servers are tried again, because a network that breaks connections also
-    breaks those of healthy servers.
-
-    A kill switch that is turned on between two attempts ends those on the speculative arm. `spared` has the servers
-    that failed for reasons of their own: they may be tried on another arm, but not again on the same one. The caller
-    may add servers meanwhile.
-    """
-    tried: list[Replica] = []
-    count = 0
-    arm: _Arm | None = None
-    for arm in _arms(served, decision, request, is_killed_now):
-        tried = [replica for replica in tried if replica not in spared]
-        while not _is_barred(arm, is_killed_now):
-            if count == MAX_ATTEMPTS or (replica := arm.pick(tried, request)) is None:
-                break
-            tried.append(replica)
-            count += 1
-            yield arm.at(replica)
-    if arm is None or _is_barred(arm, is_killed_now):
-        return
-    for replica in _left(arm, tried):
-        if count == MAX_ATTEMPTS:
-            return
-        count += 1
-        yield arm.at(replica)
-    if len(arm.pool.replicas) > 1:
-        again = [replica for replica in _able(arm) if replica not in spared]
-        for replica in again[: MAX_ATTEMPTS - count]:
-            yield arm.at(replica)
-
-
-def resume_candidates(
-    served: ServedRoute, decision: Decision, request: GenerationRequest, broken: Replica, is_killed_now: IsKilled
-) -> Iterator[Candidate]:
-    """The servers for a stream that `broken` interrupted, each once: the available servers of an arm, those known to be
-    down, and last `broken` itself, which may be back or have failed only once.
+def _continuation(plan: Plan, tried: Sequence[Tried], broken: Candidate, *, is_killed: bool) -> Candidate | None:
+    """The server to try for a stream that `broken` interrupted, each once: the available servers of an arm, those known
+    to be down, and last the server of `broken` itself, which may be back or have failed only once.
 
     An answer resumes plainly: the tokens are the same, and a draft that broke the stream cannot break it again. Without
     a plain server it resumes with drafts.
     """
-    tried = [broken]
-    for arm in _resume_arms(served, decision, request, is_killed_now):
-        while not _is_barred(arm, is_killed_now):
-            replica = arm.pick(tried, request) or next(iter(_left(arm, tried)), None)
-            if replica is None:
-                break
-            tried.append(replica)
-            yield arm.at(replica)
-    for arm in _resume_arms(served, decision, request, is_killed_now):
-        if broken in _able(arm) and not _is_barred(arm, is_killed_now):
-            yield arm.at(broken)
-            return
+    spent = [broken.replica, *(one.candidate.replica for one in tried)]
+    arms = [
+        arm
+        for arm in _resume_arms(plan.served, broken.decision, plan.request, is_killed=is_killed)
+        if not _is_barred(arm, is_killed=is_killed)
+    ]
+    for arm in arms:
+        replica = arm.pick(spent, plan.request) or next(iter(_left(arm, spent)), None)
+        if replica is not None:
+            return arm.at(replica)
+    able = (arm.at(broken.replica) for arm in arms if broken.replica in _able(arm))
+    return next(able, None) if spent.count(broken.replica) == 1 else None
 
 
 def has_elsewhere(served: ServedRoute, replica: Replica) -> bool:
@@ -151,21 +215,19 @@ def _able(arm: _Arm) -> list[Replica]:
     ]
 
 
-def _is_barred(arm: _Arm, is_killed_now: IsKilled) -> bool:
-    """Whether a kill switch forbids the arm now."""
-    return arm.decision.arm is Arm.SPECULATIVE and is_killed_now()
+def _is_barred(arm: _Arm, *, is_killed: bool) -> bool:
+    """Whether a kill switch forbids the arm."""
+    return arm.decision.arm is Arm.SPECULATIVE and is_killed
 
 
-def _arms(
-    served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: IsKilled
-) -> Iterator[_Arm]:
+def _arms(served: ServedRoute, decision: Decision, request: GenerationRequest, *, is_killed: bool) -> Iterator[_Arm]:
     route = served.route
     if decision.arm is Arm.SPECULATIVE:
         if route.speculative is not None and served.speculative is not None:
             yield _Arm(served, served.speculative, route.speculative, decision, speculation_of(request))
             if route.plain_for(request.features).capabilities.missing(request.features):
                 return
-        decision = _fallen_back(served, decision, request, killed=is_killed_now())
+        decision = _fallen_back(served, decision, request, killed=is_killed)
     yield _plain_arm(served, decision, request)
 
 
@@ -178,7 +240,7 @@ def _plain_arm(served: ServedRoute, decision: Decision, request: GenerationReque
 
 
 def _resume_arms(
-    served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: IsKilled
+    served: ServedRoute, decision: Decision, request: GenerationRequest, *, is_killed: bool
 ) -> Iterator[_Arm]:
     route = served.route
     if decision.arm is not Arm.SPECULATIVE:
@@ -188,7 +250,7 @@ def _resume_arms(
     if route.speculative is not None and served.speculative is not None:  # otherwise a new manifest has no draft
         drafting = _Arm(served, served.speculative, route.speculative, decision, speculation_of(request))
     if not route.plain.capabilities.missing(request.features):
-        fallen_back = _fallen_back(served, decision, request, killed=is_killed_now())
+        fallen_back = _fallen_back(served, decision, request, killed=is_killed)
         yield _Arm(served, served.plain, route.plain, fallen_back)
     if drafting is not None:
         yield drafting
@@ -210,10 +272,11 @@ class Attempt:
     """Acquires a slot on construction; `close` cancels the upstream's work and releases the slot. `batch` is the mean
     load that the attempt shared; `close` sets it."""
 
-    __slots__ = ("_released", "_since", "_stops", "backend", "batch", "decision", "replica", "stream")
+    __slots__ = ("_released", "_since", "_stops", "backend", "batch", "decision", "replica", "served", "stream")
 
     def __init__(self, candidate: Candidate) -> None:
         self.replica: Replica = candidate.replica
+        self.served = candidate.served
         self.backend = candidate.backend
         self.decision = candidate.decision
         self.stream: Stream | None = None
@@ -250,10 +313,15 @@ class Attempt:
             if stream is not None:
                 await stream.aclose()
         finally:
-            if not self._released:
-                self._released = True
-                decision = self.decision
-                until = self.replica.release(
-                    decision.step_draft_tokens, time.perf_counter(), unconditional=decision.unconditional
-                )
-                self.batch = Batch.between(self._since, until, draft_length=decision.step_draft_tokens)
+            self.release()
+
+    def release(self) -> None:
+        """Releases the slot. A second call does nothing."""
+        if self._released:
+            return
+        self._released = True
+        decision = self.decision
+        until = self.replica.release(
+            decision.step_draft_tokens, time.perf_counter(), unconditional=decision.unconditional
+        )
+        self.batch = Batch.between(self._since, until, draft_length=decision.step_draft_tokens)

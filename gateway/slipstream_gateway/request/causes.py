@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from slipstream_core.errors import (
+    BreaksServers,
     ClientTimeout,
     DeadlineExceeded,
     Forbidden,
@@ -24,6 +25,8 @@ from slipstream_core.errors import (
 STALLED = "stalled"
 # The errors that count as failures of a server.
 FAILURES = frozenset({"overloaded", "upstream_timeout", "upstream_unavailable", "upstream_failed"})
+# The errors that are the client's own.
+CLIENT_ERRORS = frozenset({"invalid_request", "client_timeout", "unauthenticated", "forbidden", "limit_reached"})
 _TYPES: tuple[tuple[type[BaseException], str], ...] = (
     (asyncio.CancelledError, "cancelled"),
     (RequestError, "invalid_request"),
@@ -61,4 +64,6 @@ def rejection(error: BaseException) -> str:
     there."""
     if isinstance(error, ModelNotFound):
         return "model_not_found"
+    if isinstance(error, BreaksServers):
+        return "breaks_servers"
     return "unsupported_parameter" if isinstance(error, UnsupportedParameter) else error_type(error)

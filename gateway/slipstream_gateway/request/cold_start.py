@@ -46,7 +46,7 @@ class ColdStarts:
 
         self._held += 1
         try:
-            with self._fleet.use.held(route.route.pair.metadata.key):
+            with self._fleet.use.held(route.route.key):
                 with timer.waiting(autoscaling.cold_start_seconds, "a server to start", late):
                     while _missing_server(route := find()) is not None:
                         await self._swap.wait()

@@ -8,10 +8,9 @@ from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.observation import Draws, Forecast, Subject
 from slipstream_core.types import Caller, Decision, GenerationRequest, RequestProfile, speculation_of
 
-from slipstream_gateway.decide.estimate import ForecastQuery
+from slipstream_gateway.decide.estimate import ForecastQuery, subject_of
 from slipstream_gateway.decide.route import DecisionInputs, Health, decide
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.observations import key_id_of
 from slipstream_gateway.upstreams.pool import Replica
 from slipstream_gateway.upstreams.vllm_wire import client_xargs
 
@@ -29,18 +28,7 @@ class Classifier(Protocol):
 
 
 class Learner(Protocol):
-    """The estimates of this deployment. The methods are quick."""
-
-    def subject(
-        self,
-        request: GenerationRequest,
-        profile: RequestProfile,
-        *,
-        pair: str,
-        key_id: str,
-        is_authenticated: bool = False,
-        adapter: str = "",
-    ) -> Subject: ...
+    """The estimates of this deployment. The method is quick."""
 
     def forecast(self, query: ForecastQuery) -> Forecast: ...
 
@@ -74,7 +62,6 @@ class Decider:
         served: ServedRoute,
         *,
         caller: Caller,
-        authorization: str | None,
         draws: Draws,
         pressure: float,
     ) -> Judged:
@@ -83,12 +70,11 @@ class Decider:
         if isinstance(route.pair.spec.engine, VllmEngine):
             client_xargs(request)  # raises for the same requests, whichever server would run them
         profile = self._classifier.classify(request)
-        subject = self._learner.subject(
-            request,
+        subject = subject_of(
             profile,
-            pair=route.pair.metadata.key,
-            key_id=caller.key_id or key_id_of(authorization),
-            is_authenticated=bool(caller.key_id),
+            request.temperature,
+            pair=route.key,
+            key_id=caller.key_id,
             adapter=route.adapter.name if route.adapter is not None else "",
         )
         target, health = _speculative_target(served, request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -14,24 +13,21 @@ from slipstream_core.settings import Deadlines
 from slipstream_core.types import ANONYMOUS, Caller, Decision, GenerationRequest
 
 from slipstream_gateway.admission import Admission, Sample
-from slipstream_gateway.capture.channel import CaptureChannel
-from slipstream_gateway.capture.copies import MAX_ANSWER_BYTES, AnswerCopy, KeptAnswer, is_drawn
-from slipstream_gateway.capture.frames import Result
 from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.request.answers import Answers
-from slipstream_gateway.request.call import Answer, Call, Context, observe, observe_refusal
+from slipstream_gateway.request.call import Answer, Before, Call, Context, observe, observe_refusal
 from slipstream_gateway.request.causes import error_type, rejection
 from slipstream_gateway.request.cold_start import ColdStarts
 from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.request.decider import Decider, Explanation, Judged
 from slipstream_gateway.request.observations import Outcomes, PendingObservation
 from slipstream_gateway.request.outcome import Recorder, Tracer
+from slipstream_gateway.request.query_of_death import QueriesOfDeath
 from slipstream_gateway.request.retry_budget import RetryBudget
 
 _RETRY_INCOMPLETE_S = 5.0
-_log = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -51,10 +47,9 @@ class Dispatcher:
         outcomes: Outcomes,
         tracer: Tracer,
         recorders: Sequence[Recorder],
-        capture: CaptureChannel | None = None,
+        deaths: QueriesOfDeath,
+        before: Sequence[Before] = (),
     ) -> None:
-        """`capture` None: no answers are kept."""
-        self._capture = capture
         self._fleet = fleet
         self._cold_starts = cold_starts
         self._admission = admission
@@ -66,6 +61,8 @@ class Dispatcher:
         self._outcomes = outcomes
         self._tracer = tracer
         self._recorders = recorders
+        self._deaths = deaths
+        self._before = before
 
     def call(self, request: GenerationRequest, context: Context) -> Call:
         """A call for the current task: its deadlines cancel that task."""
@@ -83,11 +80,15 @@ class Dispatcher:
         snapshot = self._enter(call, place)
         try:
             served = _served(snapshot, call.request)
+            if self._deaths.known:
+                self._deaths.check(served.route.key, call.request)
             decision = self._decide(call, served)
             async with aclosing(self._answers.pieces(call, decision, served)) as pieces:
                 first = await anext(pieces, None)
                 yield Answer(call.decision or decision, call.journal is not None, first, pieces)
             call.status = "ok"
+            if self._deaths.known:
+                self._deaths.answered(call.pair, call.request)
         except BaseException as exc:
             call.status = error_type(exc)
             if call.decision is None and isinstance(exc, SlipstreamError):
@@ -97,14 +98,13 @@ class Dispatcher:
             call.timer.close()
             self._leave(call, snapshot, place)
             self._record(call)
-            if call.copy is not None and self._capture is not None:
-                self._keep(call, call.copy, self._capture)
+            for drawn in call.drawn:
+                drawn.ended(call)
 
     def explain(
         self,
         request: GenerationRequest,
         *,
-        authorization: str | None = None,
         caller: Caller = ANONYMOUS,
         request_id: str | None = None,
     ) -> Explanation:
@@ -113,12 +113,11 @@ class Dispatcher:
         Raises `ModelNotFound`, `UnsupportedParameter` or `InvalidRequest`.
         """
         served = _served(self._fleet.current, request)
-        pair = served.route.pair.metadata.key
+        pair = served.route.key
         judged = self._decider.decide(
             request,
             served,
             caller=caller,
-            authorization=authorization,
             draws=NO_DRAWS if request_id is None else self._draws.of(request_id),
             pressure=self._admission.pressure(pair),
         )
@@ -132,7 +131,7 @@ class Dispatcher:
             served = _served(self._fleet.current, call.request)
             if not served.plain.replicas:
                 served = await self._cold_starts.served(lambda: _served(self._fleet.current, call.request), call.timer)
-            pair = served.route.pair.metadata.key
+            pair = served.route.key
             if not self._admission.try_enter(pair):
                 await self._admission.enter(pair, context.caller, context.deadline_s)
         except SlipstreamError as exc:
@@ -166,59 +165,18 @@ class Dispatcher:
             request,
             served,
             caller=context.caller,
-            authorization=context.authorization,
             draws=call.draws,
-            pressure=self._admission.pressure(served.route.pair.metadata.key, inside=True),
+            pressure=self._admission.pressure(served.route.key, inside=True),
         )
-        call.pair = served.route.pair.metadata.key
+        call.pair = served.route.key
         call.decision = judged.decision
         call.observation = self._pending(call, served, judged)
         call.span = self._tracer.span(request, request_id=context.request_id, traceparent=context.traceparent)
         call.request = _seeded(request)
-        if self._capture is not None and self._is_kept(call, judged.decision, served):
-            call.copy = AnswerCopy(served.route.policy)
+        for draw in self._before:
+            if (drawn := draw(call, served)) is not None:
+                call.draw(drawn)
         return judged.decision
-
-    def _is_kept(self, call: Call, decision: Decision, served: ServedRoute) -> bool:
-        """Whether the answer is copied for capture. One that a proxy carries is not."""
-        request, context = call.request, call.context
-        return context.carrier is None and is_drawn(
-            request,
-            served.route.policy,
-            request_class=decision.request_class,
-            key_id=context.caller.key_id,
-            draw=lambda: self._draws.capture(context.request_id),
-        )
-
-    def _keep(self, call: Call, copy: AnswerCopy, capture: CaptureChannel) -> None:
-        """Sends a whole answer of the serving revision to the capture writer. Never raises."""
-        try:
-            served, decision = self._fleet.current.by_name.get(call.request.model), call.decision
-            size_bytes = copy.size_bytes()
-            if call.status != "ok" or call.resumed or served is None or decision is None or decision.revision:
-                capture.drop(call.pair, Result.INCOMPLETE)
-            elif size_bytes > MAX_ANSWER_BYTES:
-                capture.drop(call.pair, Result.TOO_LARGE)
-            # The policy may have changed since the request began.
-            elif served.route.policy is copy.policy or self._is_kept(call, decision, served):
-                capture.send(
-                    KeptAnswer(
-                        copy=copy,
-                        size_bytes=len(call.request.raw) + size_bytes,
-                        request=call.request,
-                        pair=call.pair,
-                        target=served.route.pair.spec.target,
-                        decision=decision,
-                        usage=call.usage,
-                        fingerprint=call.fingerprint,
-                        request_id=call.context.request_id,
-                        key_id=call.context.caller.key_id,
-                        time_s=time.time(),
-                    )
-                )
-        except Exception:  # the answer is sent, and its request must not fail
-            _log.exception("an answer could not be captured")
-            capture.drop(call.pair, Result.FAILED)
 
     def _pending(self, call: Call, served: ServedRoute, judged: Judged) -> PendingObservation | None:
         """The observation to record, None if the request must not be learnt from, and does not go to a new revision

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Protocol
 
+import msgspec
 from slipstream_core.manifest.table import Backend, Route
 from slipstream_core.types import Endpoint, GenerationRequest
 
@@ -62,9 +63,9 @@ class TokenJournal:
         )
 
 
-class TextJournal:
-    """The forwarded bytes of an answer that another server can continue by its text. They are parsed only for a
-    resumption.
+class WireJournal:
+    """The forwarded bytes of an answer, and its token ids. Another server can continue it by its text (`by_text`) or by
+    its token ids (`by_tokens`). The bytes are parsed only for a resumption.
 
     Before the end of a stream only its token ids give the number of tokens: an event may hold several, of one
     speculative step or of several steps that the server sent together.
@@ -72,30 +73,38 @@ class TextJournal:
 
     asks_token_ids = True
 
-    def __init__(self, request: GenerationRequest) -> None:
+    def __init__(self, request: GenerationRequest, *, by_text: bool, by_tokens: bool) -> None:
         self._request = request
+        self._by_text = by_text
+        self._by_tokens = by_tokens
         self._blocks: list[bytes] = []
         self._size_bytes = 0
-        self._tokens = 0
+        self._token_ids = array("i")
 
     def add(self, piece: Piece) -> None:
         if isinstance(piece, Wire) and self._size_bytes <= MAX_FORWARDED_BYTES:
             self._blocks.append(piece.data)
             self._size_bytes += len(piece.data)
-            self._tokens += len(piece.token_ids)
+            self._token_ids.extend(piece.token_ids)
 
     def committed(self, usage: Usage) -> Committed | None:
         if self._size_bytes > MAX_FORWARDED_BYTES:
             return None
-        found = read_forwarded(self._blocks, usage, least_tokens=self._tokens)
+        found = read_forwarded(self._blocks, usage, least_tokens=len(self._token_ids))
         if found is None or is_open_stop(found.text, self._request.stop):
             return None
+        if self._by_tokens:
+            ids, text = tuple(self._token_ids), found.text if self._by_text else ""
+            found = msgspec.structs.replace(found, text=text, token_ids=ids, output_tokens=len(ids))
         limit = self._request.max_tokens
         return found if limit is None or found.output_tokens < limit else None
 
 
-def journal_of(request: GenerationRequest, route: Route, backend: Backend, *, sends_tokens: bool) -> Journal | None:
+def journal_of(
+    request: GenerationRequest, route: Route, backend: Backend, *, sends_tokens: bool, continues: bool = False
+) -> Journal | None:
     """The journal for the stream of `request` from `backend`. None: the stream cannot resume on another server.
+    `sends_tokens`: see `Upstream`; `continues`: the server's `Drafting.continues`.
 
     Only a single answer of free text can resume. Otherwise the continuation would differ from the uninterrupted answer:
     with several answers; if the next token depends on more than the text before it (penalties, a grammar); or if the
@@ -110,7 +119,10 @@ def journal_of(request: GenerationRequest, route: Route, backend: Backend, *, se
     if sends_tokens:
         exact = backend.own_engine or request.temperature == 0.0
         return TokenJournal() if exact and not has_relayed_features(request) else None
-    return TextJournal(request) if allowed == "text" and _is_open_text(request) else None
+    by_text = allowed == "text" and _is_open_text(request)
+    # The server holds back text that may begin a stop string, and counts bad words from the first token of its own.
+    by_tokens = continues and not request.stop and "bad_words" not in request.features
+    return WireJournal(request, by_text=by_text, by_tokens=by_tokens) if by_text or by_tokens else None
 
 
 def has_plain_text(request: GenerationRequest) -> bool:

@@ -7,7 +7,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from hashlib import sha256
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -23,8 +22,6 @@ LEARNT_PER_S = 100.0
 LEARNT_AT_ONCE = 500.0
 WAITING = 500
 _log = logging.getLogger(__name__)
-_ANONYMOUS = "anonymous"
-_KEY_ID_DIGITS = 16
 _BISECTIONS = 20
 
 
@@ -191,8 +188,8 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
     def record_parity(self, *, decision: Decision, backend: Backend, matched: bool) -> None:
         """Records the comparison of the answer from `backend` under `decision` with its plain replay.
 
-        `e2e_s` counts from the decision: a replay runs on a spare server, perhaps minutes later, and its result belongs
-        to the time of the answer.
+        `e2e_s` counts from the decision: a replay may run minutes later, and its result belongs to the time of the
+        answer.
         """
         self.record(
             decision=decision,
@@ -204,13 +201,6 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
             cut=False,
             parity="match" if matched else "mismatch",
         )
-
-
-def key_id_of(authorization: str | None) -> str:
-    """The id of an API key, which does not reveal the key: 16 hex digits of the authorization header's SHA-256."""
-    if not authorization:
-        return _ANONYMOUS
-    return sha256(authorization.encode("utf-8", "surrogateescape")).hexdigest()[:_KEY_ID_DIGITS]
 
 
 def steps(usage: Usage, draft_length: int) -> int:

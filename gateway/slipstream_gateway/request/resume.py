@@ -1,4 +1,4 @@
-"""Resumption of streams that broke off: on another server, after the part that the client has.
+"""The servers of a call: before its first byte, and for the resumption of a stream that broke off.
 
 The answer is the same as without the interruption (see `journal.journal_of` for the streams that can resume), and its
 usage counts once. A stream searches for a server for some seconds, because many streams search at the same time after a
@@ -10,43 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
-from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 from slipstream_core.errors import (
     Overloaded,
-    RequestError,
     SlipstreamError,
     StreamInterrupted,
     UpstreamHalted,
     UpstreamTimeout,
+    UpstreamUnavailable,
 )
 from slipstream_core.settings import Deadlines
 
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.request.call import Call
-from slipstream_gateway.request.candidates import Candidate, resume_candidates
+from slipstream_gateway.request.candidates import Candidate, Plan, Result, Sent, Tried, next_candidate
 from slipstream_gateway.request.causes import cause_of
 from slipstream_gateway.request.journal import same_target
 from slipstream_gateway.request.retry_budget import RetryBudget
 
-MAX_RESUMPTIONS = 3
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 _log = logging.getLogger(__name__)
-
-
-class Result(StrEnum):
-    """The result of a resumption. `NOT_RESUMABLE`: because of the request, its server or the policy."""
-
-    RESUMED = "resumed"
-    NOT_RESUMABLE = "not_resumable"
-    NO_SERVER = "no_server"
-    NO_BUDGET = "no_budget"
-    TOO_OFTEN = "too_often"
 
 
 class ResumptionCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,38 +65,6 @@ class Resumptions:
             for (pair, request_class, cause, result), count in list(self._counts.items())
         ]
 
-    async def candidates(self, call: Call, served: ServedRoute, broken: Candidate) -> AsyncGenerator[Candidate, None]:
-        """Yields servers for the stream of `call` after `broken` interrupted it, until one of them has resumed it.
-        Raises `StreamInterrupted` if none does."""
-        failure = call.failure
-        if failure is None:
-            raise RuntimeError("no attempt has failed")
-        if call.timer.over:  # an answer that takes longer than the total would take as long on another server
-            raise failure
-        cause, resumed = cause_of(failure), len(call.resumed)
-        search = _Search(self, call, served, broken, is_free=not resumed and _freed_its_work(failure))
-        committed = call.journal.committed(call.usage) if call.journal is not None else None
-        if committed is None:
-            search.result = Result.NOT_RESUMABLE
-        elif resumed >= MAX_RESUMPTIONS:
-            search.result = Result.TOO_OFTEN
-        else:
-            call.committed = msgspec.structs.replace(committed, resumed=(*call.resumed, cause))
-            try:
-                async with aclosing(search.candidates()) as candidates:
-                    async for candidate in candidates:
-                        yield candidate
-                        if len(call.resumed) > resumed:
-                            return  # the stream resumed, and broke off again
-                        if isinstance(call.failure, RequestError):  # no other server would accept the request either
-                            search.result = Result.NOT_RESUMABLE
-                            break
-            finally:
-                search.close()
-        self.ended(call, cause, search.result)
-        _log.warning("%s: a stream broke off and does not resume: %s", broken.replica.name, search.result)
-        raise StreamInterrupted(failure) from failure
-
     def is_killed(self, pair: str) -> bool:
         """Whether a kill switch of the pair is on now, whatever snapshot the call uses."""
         return pair in self.fleet.current.killed
@@ -130,71 +85,152 @@ class Resumptions:
             call.span.broke_off(cause=cause, result=result, output_tokens=call.usage.output_tokens)
 
 
-class _Search:
-    """Rounds over the servers that could resume one stream, with pauses between the rounds."""
+class _Break(NamedTuple):
+    """A stream of `candidate` broke off with `failure`, after `resumed` resumptions."""
 
-    def __init__(
-        self, shared: Resumptions, call: Call, served: ServedRoute, broken: Candidate, *, is_free: bool
-    ) -> None:
-        self.result = Result.NO_SERVER
+    candidate: Candidate
+    failure: SlipstreamError
+    cause: str
+    resumed: int
+
+
+class Search:
+    """The search of one call for its servers, one after another: `next` before each attempt, and `close` at the end."""
+
+    def __init__(self, shared: Resumptions, call: Call, plan: Plan) -> None:
         self._shared = shared
         self._call = call
-        self._served = served
-        self._broken = broken
-        self._is_free = is_free
+        self._plan = plan
+        self._tried: list[Tried] = []
+        self._last: Candidate | None = None
+        self._break: _Break | None = None
+        self._is_free = False
+        self._end_s = self._pause_s = 0.0  # of the present resumption
         self._entered: list[Snapshot] = []
 
-    async def candidates(self) -> AsyncGenerator[Candidate, None]:
-        """Yields each server once per round, as far as the retry budget permits."""
-        loop, resume_s = asyncio.get_running_loop(), self._shared.deadlines.resume_s
-        end_s, pause_s = loop.time() + resume_s, _FIRST_PAUSE_S
-        while True:
-            served = self._served_now()
-            if served is not self._served:
-                self._entered.append(self._shared.fleet.enter())
-            self.result = Result.NO_SERVER
-            for candidate in self._affordable(served):
-                yield candidate
-                if self._served_now() is not served:
-                    break  # the next server of this round may be gone
+    async def next(self) -> Candidate:
+        """The next server. Raises the error of the call if no server is left."""
+        call, last, known = self._call, self._last, self._break
+        if last is not None and call.failure is not None:
+            if call.has_begun and (known is None or len(call.resumed) > known.resumed):
+                self._break = known = self._interrupted(last, call.failure)
             else:
-                if loop.time() + pause_s > end_s:
-                    return
-                with self._call.timer.waiting(resume_s, "a server to resume on"):
-                    await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            self._is_free = False
-
-    def _affordable(self, served: ServedRoute) -> Iterator[Candidate]:
-        """The candidates of one round that the retry budget permits."""
-        broken, request = self._broken, self._call.request
-        for candidate in resume_candidates(served, broken.decision, request, broken.replica, self._is_killed_now):
-            if candidate.backend.protocol is not broken.backend.protocol:
-                continue  # it cannot use the journal, and the client would get chunks of two forms
-            if not self._is_free and not self._shared.retries.allow():
-                self.result = Result.NO_BUDGET
-                return
-            self._is_free = False
-            yield candidate
-
-    def _served_now(self) -> ServedRoute:
-        """The route as served now if it has the same target, because servers change while long answers run. Otherwise
-        the route with which the stream began."""
-        served = self._shared.fleet.current.by_name.get(self._served.route.model)
-        if served is None or not same_target(self._served.route, served.route):
-            return self._served
-        return served
-
-    def _is_killed_now(self) -> bool:
-        return self._shared.is_killed(self._call.pair)
+                self._tried.append(Tried.of(last, call.failure))
+        self._last = found = self._before_begin() if known is None else await self._after_break(known)
+        return found
 
     def close(self) -> None:
         """Releases the snapshots whose servers were used."""
         while self._entered:
             self._shared.fleet.leave(self._entered.pop())
 
+    def _next(self) -> Candidate | Result:
+        call, known = self._call, self._break
+        sent = Sent(
+            tried=self._tried,
+            broken=None if known is None else known.candidate,
+            runs=call.runs,
+            resumed=len(call.resumed),
+            is_resumable=call.committed is not None,
+            is_carried=call.context.carrier is not None,
+            is_over=call.timer.over,
+            is_killed=self._shared.is_killed(call.pair),
+        )
+        return next_candidate(self._plan, sent, call.failure)
+
+    def _before_begin(self) -> Candidate:
+        call, retries = self._call, self._shared.retries
+        found = self._next()
+        if isinstance(found, Result) or not (call.failure is None or self._is_free or retries.allow()):
+            raise _last_error(call, self._plan.served)
+        # The share of a new revision bounds the number of retries after it.
+        self._is_free = bool(found.decision.revision) and not retries.is_none
+        if not found.decision.revision and call.observation is not None and call.observation.canary:
+            call.observation = msgspec.structs.replace(call.observation, revision="", canary=False)
+        return found
+
+    def _interrupted(self, broken: Candidate, failure: SlipstreamError) -> _Break:
+        """Begins a resumption. Raises `failure` if the time of the call is over: an answer that takes longer would take
+        as long on another server."""
+        call = self._call
+        if call.timer.over:
+            raise failure
+        cause, resumed = cause_of(failure), len(call.resumed)
+        self._is_free = not resumed and _freed_its_work(failure) and not self._shared.retries.is_none
+        self._tried, self._plan = [], Plan(broken.served, broken.decision, call.request)
+        call.committed = call.journal.committed(call.usage) if call.journal is not None else None
+        if call.committed is not None:
+            call.committed = msgspec.structs.replace(call.committed, resumed=(*call.resumed, cause))
+        self._end_s = asyncio.get_running_loop().time() + self._shared.deadlines.resume_s
+        self._pause_s = _FIRST_PAUSE_S
+        return _Break(broken, failure, cause, resumed)
+
+    async def _after_break(self, known: _Break) -> Candidate:
+        """The next server for the stream, in rounds over the servers with pauses between them. Raises
+        `StreamInterrupted` if there is none."""
+        loop, resume_s = asyncio.get_running_loop(), self._shared.deadlines.resume_s
+        while True:
+            self._change_servers()
+            found = self._affordable(known.candidate)
+            if isinstance(found, Candidate):
+                return found
+            is_final = found not in (Result.NO_SERVER, Result.NO_BUDGET)
+            if is_final or loop.time() + self._pause_s > self._end_s:
+                break
+            with self._call.timer.waiting(resume_s, "a server to resume on"):
+                await asyncio.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._tried = []
+        self._shared.ended(self._call, known.cause, found)
+        _log.warning("%s: a stream broke off and does not resume: %s", known.candidate.replica.name, found)
+        raise StreamInterrupted(known.failure) from known.failure
+
+    def _affordable(self, broken: Candidate) -> Candidate | Result:
+        """The next server of a round that can continue the answer, as far as the retry budget permits."""
+        while isinstance(found := self._next(), Candidate) and not self._can_continue(found, broken):
+            self._tried.append(Tried(found))
+        is_free, self._is_free = self._is_free, False
+        if isinstance(found, Candidate) and not is_free and not self._shared.retries.allow():
+            return Result.NO_BUDGET
+        return found
+
+    def _change_servers(self) -> None:
+        """Begins a round with the servers of the route as served now, because they change while long answers run. A
+        route with another target is none to change to."""
+        fleet, served = self._shared.fleet, self._plan.served
+        now = fleet.current.by_name.get(served.route.model)
+        if now is not None and now is not served and same_target(served.route, now.route):
+            self._entered.append(fleet.enter())
+            self._plan, self._tried = self._plan._replace(served=now), []
+
+    def _can_continue(self, candidate: Candidate, broken: Candidate) -> bool:
+        """Whether the server of `candidate` can use the journal of `broken`, in the same form of chunks."""
+        return candidate.backend.protocol is broken.backend.protocol and _continues(candidate, self._call)
+
+
+def _continues(candidate: Candidate, call: Call) -> bool:
+    """Whether the server continues the committed part of the answer, by what is known of it."""
+    upstream, committed = candidate.replica.upstream, call.committed
+    if upstream.sends_tokens or committed is None or committed.text or not committed.token_ids:
+        return True
+    return upstream.drafting.continues(call.request)
+
 
 def _freed_its_work(failure: SlipstreamError) -> bool:
     """Whether the failed server has stopped its work for the stream, so that resuming adds no load. A slow or
     overloaded server still does this work: if all servers are slow, the retry budget must limit resumptions."""
     return isinstance(failure, UpstreamHalted) or not isinstance(failure, UpstreamTimeout | Overloaded)
+
+
+def _last_error(call: Call, served: ServedRoute) -> SlipstreamError:
+    """The error of a call for which no server gave a first byte."""
+    failure = call.failure
+    if failure is not None and not isinstance(failure, UpstreamUnavailable):
+        return failure
+    is_lacking = len(served.plain.lacking(served.adapter)) == len(served.plain.replicas) > 0
+    message = "No server has loaded the adapter '{}'." if is_lacking else "No server for the model '{}' is up."
+    error = UpstreamUnavailable(
+        message.format(call.request.model), retry_after_s=max(served.plain.retry_after_s(), 1.0)
+    )
+    error.__cause__ = failure
+    return error

@@ -18,8 +18,8 @@ _AGE_S = 10.0
 
 
 class RetryBudget:
-    """Permits retries of `retry_share` of the requests, plus `retries_per_s`. Tokens decay with a time constant of 10
-    s; Finagle's expire after 10 s."""
+    """Permits retries of `retry_share` of the requests, plus `retries_per_s`; none at all with a share of 0. Tokens
+    decay with a time constant of 10 s; Finagle's expire after 10 s."""
 
     def __init__(
         self,
@@ -31,11 +31,16 @@ class RetryBudget:
         self.spent = 0
         self.refused = 0
         self._retry_share = retry_share
-        self._retries_per_s = retries_per_s
+        self._retries_per_s = retries_per_s if retry_share else 0.0
         self._clock = clock
         self._requests = 0
-        self._tokens = retries_per_s * _AGE_S
+        self._tokens = self._retries_per_s * _AGE_S
         self._counted_s = clock()
+
+    @property
+    def is_none(self) -> bool:
+        """Whether no retry is ever permitted."""
+        return not self._retry_share
 
     def deposit(self) -> None:
         """Counts a request."""

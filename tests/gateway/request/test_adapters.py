@@ -157,8 +157,12 @@ def test_an_adapter_that_the_manifest_does_not_have_is_no_model(
 def test_clients_see_adapters_among_the_models(
     servers: tuple[OpenAiServer, ...], gateway: Callable[..., Gateway]
 ) -> None:
+    for server in servers:
+        server.max_model_len = 512
     served = gateway(manifest(*servers, adapters=("sql", "de")))
     listed = httpx.get(f"{served.url}/v1/models").json()["data"]
     assert [model["id"] for model in listed] == ["acme", "acme:sql", "acme:de"]
+    assert [model["parent"] for model in listed] == [None, "acme", "acme"]
+    assert [model["max_model_len"] for model in listed] == [512] * 3
     assert httpx.get(f"{served.url}/v1/models/acme:de").json()["id"] == "acme:de"
     assert httpx.get(f"{served.url}/v1/models/acme:fr").status_code == 404

@@ -155,7 +155,7 @@ async def test_a_pair_at_its_limit_starves_no_other() -> None:
     await waiting
 
 
-async def test_wait_and_retry_after_follow_the_rate_at_which_places_come_free() -> None:
+async def test_retry_after_follows_the_rate_at_which_places_come_free() -> None:
     clock = Clock()
     admission = Admission(max_in_flight=1, max_queued=4, queue_timeout_s=10, clock=clock)
     for _ in range(100):  # two a second
@@ -164,7 +164,6 @@ async def test_wait_and_retry_after_follow_the_rate_at_which_places_come_free() 
         admission.leave(PAIR)
     await take(admission)
     _, tasks = await queue_up(admission, [(str(n), caller("a")) for n in range(4)])
-    assert admission.snapshot()[0].expected_wait_s == pytest.approx(2.5, rel=0.15)
     with pytest.raises(Overloaded) as refused:
         await admission.enter(PAIR, caller("a"))
     assert refused.value.retry_after_s == pytest.approx(2.5, rel=0.15)

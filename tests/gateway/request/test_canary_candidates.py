@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -11,12 +11,25 @@ import pytest
 from slipstream_core.manifest import compile_table, parse
 from slipstream_core.manifest.table import CanaryRoute, table_of
 from slipstream_core.types import Arm
-from slipstream_gateway.request.candidates import canary_candidates
+from slipstream_gateway.request.candidates import Candidate
 
-from tests.gateway.request.test_candidates import GREEDY, MANIFEST, decision, request, steps
+from tests.gateway.request.test_candidates import (
+    GREEDY,
+    MANIFEST,
+    decision,
+    first_candidates,
+    request,
+    steps,
+)
 from tests.support.polling import soon
 
 NEW = ("grpc://127.0.0.1:8", "grpc://127.0.0.1:9")
+
+
+def canary_candidates(pair: Any, *args: Any) -> Iterator[Candidate]:
+    """The servers of the new revision that are tried."""
+    tried = first_candidates(pair, *args, to_canary=True)
+    return (one for one in tried if one.decision.revision)
 
 
 @pytest.fixture

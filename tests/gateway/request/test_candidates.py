@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from slipstream_core.types import Arm, Decision, GenerationRequest, Reason
 from slipstream_gateway.api.parse import parse_chat_request
-from slipstream_gateway.request.candidates import first_candidates, has_elsewhere, resume_candidates
+from slipstream_gateway.request.candidates import Candidate, Plan, Sent, Tried, has_elsewhere, next_candidate
 
 MANIFEST = """
 apiVersion: slipstream.dev/v1alpha1
@@ -58,6 +58,29 @@ def served(bench: Callable[..., Any]) -> Callable[[int], Any]:
         return bench(MANIFEST % endpoints).served
 
     return make
+
+
+def first_candidates(
+    pair: Any, decided: Decision, asked: GenerationRequest, is_killed: Callable[[], bool], *, ill: Any = (), **more: Any
+) -> Iterator[Candidate]:
+    """The servers that are tried before the first byte if none of them answers. Those in `ill` fail by themselves."""
+    tried: list[Tried] = []
+    plan = Plan(pair, decided, asked, **more)
+    while isinstance(found := next_candidate(plan, Sent(tried=tried, is_killed=is_killed())), Candidate):
+        yield found
+        tried.append(Tried(found, found.replica in ill))
+
+
+def resume_candidates(
+    pair: Any, decided: Decision, asked: GenerationRequest, broken: Any, is_killed: Callable[[], bool]
+) -> Iterator[Candidate]:
+    """The servers of one round of a resumption if none of them answers."""
+    tried: list[Tried] = []
+    stream = Candidate(broken, pair, pair.route.plain, decided)
+    plan = Plan(pair, decided, asked)
+    while isinstance(found := next_candidate(plan, Sent(tried, stream, is_killed=is_killed())), Candidate):
+        yield found
+        tried.append(Tried(found))
 
 
 def steps(attempts: Any) -> list[tuple[str, int, str]]:
@@ -120,20 +143,20 @@ async def test_servers_that_are_known_to_be_down_are_tried_when_nobody_else_is_l
 
 
 async def test_server_whose_drafting_failed_may_still_decode_plainly(served: Callable[[int], Any]) -> None:
-    pair, spared = served(1), []
-    attempts = first_candidates(pair, decision(), request(GREEDY), lambda: False, spared)
+    pair, ill = served(1), []
+    attempts = first_candidates(pair, decision(), request(GREEDY), lambda: False, ill=ill)
     first = next(attempts)
     assert first.decision.arm is Arm.SPECULATIVE
-    spared.append(first.replica)
+    ill.append(first.replica)
     assert steps(attempts) == [("plain", 0, "1")]
 
 
 async def test_servers_that_were_lost_are_tried_again_but_not_those_that_failed_by_themselves(
     served: Callable[[int], Any],
 ) -> None:
-    pair, spared = served(2), []
-    attempts = first_candidates(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False, spared)
-    spared.append(next(attempts).replica)
+    pair, ill = served(2), []
+    attempts = first_candidates(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False, ill=ill)
+    ill.append(next(attempts).replica)
     lost = next(attempts).replica
     assert [each.replica for each in attempts] == [lost]
 

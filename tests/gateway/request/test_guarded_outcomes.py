@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from slipstream_core.errors import SlipstreamError
 from slipstream_core.manifest import compile_table, parse
-from slipstream_core.observation import Observation, Subject
+from slipstream_core.observation import Observation
 from slipstream_core.redis.outcome_stream import decode, encode
 from slipstream_core.settings import Deadlines, GatewaySettings
 from slipstream_core.types import Arm, Mode, Reason
@@ -24,17 +24,19 @@ from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.estimate import ArmComparisons, Learner
 from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.lossless.parity import Parity
 from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.call import Context
 from slipstream_gateway.request.cold_start import ColdStarts
 from slipstream_gateway.request.decider import Decider
 from slipstream_gateway.request.dispatch import Dispatcher
 from slipstream_gateway.request.observations import MemoryStore, Outcomes
-from slipstream_gateway.request.parity.scheduler import Parity
+from slipstream_gateway.request.query_of_death import QueriesOfDeath
 from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.providers import Telemetry
 
+from tests.gateway.learning.samples import forecast_for, observe
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.draws import SECRET
 from tests.support.polling import soon
@@ -62,7 +64,10 @@ class Desk:
         self.fleet.swap(compile_table(parse(text)))
         admission = Admission(max_in_flight=4, max_queued=4, queue_timeout_s=5.0)
         self.learner, self.evidence, self.store = Learner(), ArmComparisons(), KeptStore()
-        self.parity = Parity(fleet=self.fleet, admission=admission, look_s=0.02)
+        deaths = QueriesOfDeath()
+        self.parity = Parity(
+            fleet=self.fleet, admission=admission, deaths=deaths, distrust=lambda *_: None, look_s=0.02
+        )
         self.telemetry = Telemetry(settings.telemetry, in_flight=lambda: 0, queued=lambda: 0)
         retries, deadlines, recorders = RetryBudget(), settings.deadlines, [self.telemetry.recorder]
         resumptions = Resumptions(fleet=self.fleet, retries=retries, deadlines=deadlines)
@@ -71,13 +76,15 @@ class Desk:
             cold_starts=ColdStarts(self.fleet, max_held=0),
             admission=admission,
             decider=Decider(classifier=LinearClassifier(default_model()), learner=self.learner),
-            answers=Answers(resumptions=resumptions, deadlines=deadlines, parity=self.parity, recorders=recorders),
+            answers=Answers(resumptions=resumptions, deadlines=deadlines, recorders=recorders, deaths=deaths),
             draws=RequestDraws(SECRET.encode()),
             retries=retries,
             deadlines=deadlines,
             outcomes=Outcomes(learner=self.learner, evidence=self.evidence, store=self.store),
             tracer=self.telemetry.tracer,
             recorders=recorders,
+            deaths=deaths,
+            before=[self.parity.samples.draw],
         )
 
     async def ask(self, body: dict[str, Any], *, mode: Mode = Mode.SPECULATIVE, learn: bool = True) -> str:
@@ -178,7 +185,7 @@ async def test_estimates_and_comparison_learn_nothing_of_failures_and_comparison
     for _ in range(2):  # after that, its server is known to be down
         await at.ask(chat("tokens=3"))
     assert at.told == [UNREACHED, UNREACHED]
-    assert at.learner.fingerprints == 0
+    assert _learnt(at) == 0
     assert at.evidence.report("pair") == []
 
 
@@ -229,7 +236,7 @@ async def test_comparison_is_told_beside_the_answer_itself(
     # The comparison belongs to the time of the answer, not to that of its replay.
     assert compared.e2e_s > answer.e2e_s
     assert compared.time_s - compared.e2e_s <= answer.time_s < compared.time_s
-    assert at.learner.fingerprints == 1
+    assert _learnt(at) == 1
 
 
 class Holding:
@@ -266,26 +273,10 @@ async def test_kill_between_two_attempts_ends_those_on_the_speculative_arm(desk:
     assert [arm for arm, _ in at.told] == [Arm.SPECULATIVE]
 
 
-def _seen(**changes: Any) -> Observation:
-    subject = Subject(pair="p", fingerprint="f", source="s", cold_class="code/long", temperature=0)
-    values = {
-        "subject": subject,
-        "request_class": "code/long",
-        "arm": Arm.SPECULATIVE,
-        "reason": Reason.SPECULATION_PAYS,
-        "draft_length": 4,
-        "pool": "p",
-        "status": "parity",
-        "prompt_tokens": 50,
-        **dict.fromkeys(("output_tokens", "drafted", "accepted", "rejections", "steps"), 0),
-        "ttft_s": None,
-        "e2e_s": 0.0,
-        "load": 1.0,
-        "batch_draft_length": 0.0,
-        "price_per_gpu_hour": None,
-        "time_s": 1.0,
-    }
-    return Observation(**{**values, **changes})
+def _learnt(at: Any) -> float:
+    """The number of answers behind the estimate of the first told outcome's class."""
+    found = forecast_for(at.learner, at.store.told[0], plain="pair/plain", speculative="pair/speculative")
+    return found.output_tokens.samples
 
 
 def test_replicas_of_different_versions_understand_each_other() -> None:
@@ -299,12 +290,12 @@ def test_replicas_of_different_versions_understand_each_other() -> None:
         ],
         kw_only=True,
     )
-    frame = encode([_seen(parity="mismatch", priced_s=0.5)], first=1, since_s=0.0)
+    frame = encode([observe(status="parity", parity="mismatch", priced_s=0.5)], first=1, since_s=0.0)
     assert frame is not None
     [read] = msgspec.msgpack.decode(frame.payload, type=list[before])  # type: ignore[valid-type]
-    assert (read.status, read.request_class) == ("parity", "code/long")
-    old = msgspec.to_builtins(_seen(status="ok"))
+    assert (read.status, read.request_class) == ("parity", "summarization/long")
+    old = msgspec.to_builtins(observe())
     del old["parity"], old["priced_s"]
-    newer = msgspec.to_builtins(_seen(status="ok")) | {"hindsight": 1.0}
+    newer = msgspec.to_builtins(observe()) | {"hindsight": 1.0}
     found = decode(msgspec.msgpack.encode([old, newer]), pair="p")
-    assert found == [_seen(status="ok"), _seen(status="ok")]
+    assert found == [observe(), observe()]

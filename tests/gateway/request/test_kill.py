@@ -23,6 +23,7 @@ from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.support.network import Network
 from tests.support.polling import PATIENCE_S, soon
 
 MANIFEST = """\
@@ -249,42 +250,12 @@ async def test_an_upstream_without_the_control_message_says_so(upstream: tuple[T
     assert "stop_drafting" in raised.value.detail
 
 
-class SlowDoor:
-    """Lets connections to `port` through once `open` is called."""
-
-    def __init__(self, port: int) -> None:
-        self._target, self._opened = port, asyncio.Event()
-        self.knocks = 0
-
-    async def start(self) -> int:
-        self._server = await asyncio.start_server(self._client, "127.0.0.1", 0)
-        return int(self._server.sockets[0].getsockname()[1])
-
-    def open(self) -> None:
-        self._opened.set()
-
-    def close(self) -> None:
-        self._server.close()
-
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.knocks += 1
-        await self._opened.wait()
-        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        await asyncio.gather(_copy(reader, to_writer), _copy(to_reader, writer), return_exceptions=True)
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
-
-
 @pytest.mark.integration
 async def test_a_request_that_still_waits_for_its_connection_is_sent_plainly(triton_double: Any) -> None:
     server = await triton_double()
-    door = SlowDoor(server.port)
-    upstream = TritonUpstream(f"127.0.0.1:{await door.start()}", model="embedded", connect_timeout_s=PATIENCE_S)
+    door = Network(server.port)
+    door.hold()
+    upstream = TritonUpstream(f"127.0.0.1:{door.port}", model="embedded", connect_timeout_s=PATIENCE_S)
     request = GenerationRequest(endpoint=Endpoint.COMPLETION, model="acme", prompt="x", stream=True)
     job = Job(request=request, model="embedded", draft_length=4, request_id="r")
     try:
@@ -294,14 +265,14 @@ async def test_a_request_that_still_waits_for_its_connection_is_sent_plainly(tri
         await asyncio.sleep(0)  # it has begun, and waits as well
         later = asyncio.create_task(upstream.open(job))
         await asyncio.sleep(0)
-        door.open()
+        door.release()
         await stopping
         await asyncio.gather(waiting, later, return_exceptions=True)
         assert sorted(server.draft_lengths) == [0, 4]  # what came after the message drafts
         assert counts(server) == [1]
     finally:
         await upstream.aclose()
-        door.close()
+        door.stop()
 
 
 async def test_servers_that_left_before_the_kill_are_told_while_requests_run_on_them(

@@ -7,28 +7,20 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_core.observation import Level, Observation, Subject
-from slipstream_core.types import Arm, Reason, RequestProfile, TaskType
-from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
+from slipstream_core.observation import Level, Observation
+from slipstream_core.types import Arm, Reason
+from slipstream_gateway.decide.estimate import ArmComparisons, Learner
 from slipstream_gateway.request.observations import (
     LEARNT_AT_ONCE,
     LEARNT_PER_S,
     MemoryStore,
     Outcomes,
-    key_id_of,
     rejections,
     steps,
 )
 from slipstream_gateway.upstreams.base import Usage
 
-
-def test_an_api_key_is_told_apart_and_not_kept() -> None:
-    one, other = key_id_of("Bearer sk-one"), key_id_of("Bearer sk-two")
-    assert one != other
-    assert len(one) == 16
-    assert int(one, 16) >= 0
-    assert "sk-one" not in one
-    assert key_id_of(None) == key_id_of("") == "anonymous"
+from tests.gateway.learning.samples import forecast_for, observe
 
 
 def test_what_the_engine_counted_is_taken_as_it_is() -> None:
@@ -62,29 +54,8 @@ def test_estimated_counts_stay_within_what_happened(drafted: int, share: float, 
     assert (found > 0) is (usage.accepted < drafted)
 
 
-def observation(fingerprint: str) -> Observation:
-    subject = Subject(pair="p", fingerprint=fingerprint, source="s", cold_class="code/long", temperature=0)
-    return Observation(
-        subject=subject,
-        request_class="code/long",
-        arm=Arm.SPECULATIVE,
-        reason=Reason.SPECULATION_PAYS,
-        draft_length=4,
-        pool="p",
-        status="ok",
-        prompt_tokens=50,
-        output_tokens=200,
-        drafted=200,
-        accepted=150,
-        rejections=30,
-        steps=50,
-        ttft_s=0.05,
-        e2e_s=1.0,
-        load=1.0,
-        batch_draft_length=4.0,
-        price_per_gpu_hour=None,
-        time_s=0.0,
-    )
+def observation(key: str) -> Observation:
+    return observe(key=key, arm=Arm.SPECULATIVE, reason=Reason.SPECULATION_PAYS)
 
 
 def test_a_flood_of_outcomes_is_compared_in_full_and_learnt_up_to_a_rate() -> None:
@@ -92,38 +63,18 @@ def test_a_flood_of_outcomes_is_compared_in_full_and_learnt_up_to_a_rate() -> No
     learner, evidence = Learner(), ArmComparisons()
     outcomes = Outcomes(learner=learner, evidence=evidence, store=MemoryStore(), clock=lambda: now_s)
 
-    def level(fingerprint: str) -> Level:
-        profile = RequestProfile(
-            task=TaskType.CODE,
-            expected_output_tokens=200.0,
-            rare_token_share=0.0,
-            structured_output=False,
-            prompt_tokens=50,
-            confidence=0.9,
-        )
-        found = learner.forecast(
-            ForecastQuery(
-                observation(fingerprint).subject,
-                profile,
-                plain_pool="p",
-                speculative_pool="p",
-                plain_load=1.0,
-                speculative_load=1.0,
-                prompt_tokens=50,
-                max_tokens=None,
-            )
-        )
-        return found.output_tokens.level
+    def level(key: str) -> Level:
+        return forecast_for(learner, observation(key)).output_tokens.level
 
     for _ in range(int(LEARNT_AT_ONCE)):
         outcomes.record(observation("flood"))
     for _ in range(10):
         outcomes.record(observation("late"))
-    assert (level("flood"), level("late")) == (Level.FINGERPRINT, Level.CLASS)
+    assert (level("flood"), level("late")) == (Level.CLASS, Level.PRIOR)
     now_s += 10 / LEARNT_PER_S
     for _ in range(10):
         outcomes.record(observation("late"))
-    assert level("late") is Level.FINGERPRINT
+    assert level("late") is Level.CLASS
     [found] = evidence.report("p")
     assert found.speculative == LEARNT_AT_ONCE + 20
 
@@ -135,16 +86,16 @@ class Unlucky:
         self.seen: list[str] = []
 
     def record(self, observation: Observation) -> None:
-        if observation.subject.fingerprint == "odd":
+        if observation.subject.key == "odd":
             raise ZeroDivisionError
-        self.seen.append(observation.subject.fingerprint)
+        self.seen.append(observation.subject.key)
 
 
 def test_an_outcome_that_cannot_be_learnt_ends_no_request_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     learner = Unlucky()
     outcomes = Outcomes(learner=learner, evidence=ArmComparisons(), store=MemoryStore(), clock=lambda: 0.0)  # type: ignore[arg-type]
-    for fingerprint in ("odd", "a", "odd", "b"):
-        outcomes.record(observation(fingerprint))
+    for key in ("odd", "a", "odd", "b"):
+        outcomes.record(observation(key))
     assert learner.seen == ["a", "b"]
     assert [record.message for record in caplog.records if "learnt" in record.message] == [
         "an outcome could not be learnt from; others like it are not logged"

@@ -93,8 +93,8 @@ class Server:
     async def probe(self) -> None:
         pass
 
-    async def models(self) -> frozenset[str]:
-        return frozenset()
+    async def models(self) -> dict[str, int | None]:
+        return {}
 
     async def stop_drafting(self) -> None:
         pass

@@ -1,1 +1,0 @@
-"""Parity: the comparison of speculative answers with plain ones."""
