@@ -29,8 +29,7 @@ def profile(**fields: Any) -> RequestProfile:
 def observe(**fields: Any) -> Observation:
     """A plain answer of 100 tokens at 20 ms each; fields of the subject count as such."""
     subject = {
-        "pair": "p", "fingerprint": "f" * 16, "source": "5" * 16, "cold_class": "summarization/long",
-        "temperature": 0, "key": "",
+        "pair": "p", "cold_class": "summarization/long", "temperature": 0, "key": "",
     }  # fmt: skip
     subject |= {name: fields.pop(name) for name in subject.keys() & fields.keys()}
     defaults = {

@@ -28,27 +28,25 @@ MOST_LOG_LENGTH = 0.5
 
 
 def ask(learner: Learner, key: str, load: float = 1.0, **fields: object) -> Forecast:
-    """A learner's forecast for a template of a key that the learner has not seen, unless `fields` name another one."""
-    seen = observe(**{"fingerprint": "never seen", "source": key, "key": key} | fields)
+    """A learner's forecast for a request of a key."""
+    seen = observe(**{"key": key} | fields)
     return forecast_for(learner, seen, load=load)
 
 
 def serve(learner: Learner, key: str, count: int, beta: float = GOOD) -> None:
-    """Good answers to a key's four templates, by both arms."""
+    """Good answers to a key's requests, by both arms."""
     rng = random.Random(key)
-    for index in range(count):
-        fields = {"fingerprint": f"{key[:4]}-{index % 4}", "source": key, "key": key}
+    for _ in range(count):
         tokens = round(200 * math.exp(rng.gauss(0, 0.2)))
-        learner.record(observe(**fields, **speculate(rng, beta, tokens)))
-        learner.record(observe(**fields, **plainly(tokens)))
+        learner.record(observe(key=key, **speculate(rng, beta, tokens)))
+        learner.record(observe(key=key, **plainly(tokens)))
 
 
-def attack(learner: Learner, count: int, *, sources: int = 1) -> None:
-    """Unpredictable answers of one key to prompts of which no two are alike, under one system prompt or 40."""
+def attack(learner: Learner, count: int) -> None:
+    """Unpredictable answers of one key."""
     rng = random.Random(1)
-    for index in range(count):
-        source = f"s{index % sources}"
-        learner.record(observe(fingerprint=f"x{index:015}", source=source, key=ATTACKER, **speculate(rng, BAD, 400)))
+    for _ in range(count):
+        learner.record(observe(key=ATTACKER, **speculate(rng, BAD, 400)))
 
 
 def accepted(forecast: Forecast) -> float:
@@ -56,15 +54,14 @@ def accepted(forecast: Forecast) -> float:
     return forecast.acceptance.mean
 
 
-@pytest.mark.parametrize("sources", [1, 40])
 @pytest.mark.parametrize("count", [24, 240])
 @pytest.mark.parametrize("evidence", ["own", "of two others", "of one other", "none"])
-def test_one_key_hardly_moves_what_another_expects(evidence: str, count: int, sources: int) -> None:
+def test_one_key_hardly_moves_what_another_expects(evidence: str, count: int) -> None:
     learner = Learner()
     for key in {"own": [VICTIM], "of two others": HONEST[:2], "of one other": HONEST[:1], "none": []}[evidence]:
         serve(learner, key, 20)
     before = ask(learner, VICTIM)
-    attack(learner, count, sources=sources)
+    attack(learner, count)
     after = ask(learner, VICTIM)
     assert abs(accepted(after) - accepted(before)) < MOST_ACCEPTANCE
     assert abs(math.log(after.output_tokens.mean / before.output_tokens.mean)) < MOST_LOG_LENGTH
@@ -72,7 +69,7 @@ def test_one_key_hardly_moves_what_another_expects(evidence: str, count: int, so
 
 
 @pytest.mark.parametrize("evidence", ["own", "of two others"])
-def test_another_keys_templates_go_on_speculating(evidence: str) -> None:
+def test_another_keys_requests_go_on_speculating(evidence: str) -> None:
     """The decision itself, cautious as policies are unless they say otherwise."""
     learner, route = Learner(), cases.route()
 
@@ -122,20 +119,19 @@ def test_a_new_key_takes_over_what_most_keys_show() -> None:
 
 
 def test_intervals_of_keys_that_differ_hold_what_they_promise() -> None:
-    """80 % intervals of templates never seen, of keys with many answers, few, and none."""
+    """80 % intervals of kinds of requests never seen, of keys with many answers, few, and none."""
     rng, learner, hits, total = random.Random(3), Learner(), 0, 0
     for number in range(60):
         key, keys_own = f"{number:016x}", rng.gauss(0.65, 0.08)
-        for template in range(1 + number % 8):
+        for _ in range(1 + number % 8):
             beta = min(max(rng.gauss(keys_own, 0.08), 0.2), 0.97)
-            name = f"{number}-{template}"
-            found = ask(learner, key, fingerprint=name)
+            found = ask(learner, key)
             assert found.acceptance is not None
             if number >= 10:
                 hits += abs(found.acceptance.mean - beta) <= Z_80 * found.acceptance.se
                 total += 1
             seen = speculate(rng, beta, 200)
-            learner.record(observe(fingerprint=name, source=key, key=key, **seen))
+            learner.record(observe(key=key, **seen))
     assert total > 200
     assert 0.68 <= hits / total <= 0.95, hits / total
 
@@ -143,14 +139,12 @@ def test_intervals_of_keys_that_differ_hold_what_they_promise() -> None:
 def test_a_single_key_learns_as_a_deployment_without_keys() -> None:
     """To the last bit."""
     rng, one, other = random.Random(4), Learner(), Learner()
-    for index in range(300):
-        fields = {"fingerprint": f"{rng.randrange(40)}", "source": f"{index % 7}"}
+    for _ in range(300):
         beta, tokens = rng.uniform(0.2, 0.9), rng.randrange(5, 300)
         seen = speculate(rng, beta, tokens) if rng.random() < 0.6 else plainly(tokens, rng.uniform(0.01, 0.05))
-        one.record(observe(**fields, key=VICTIM, **seen))
-        other.record(observe(**fields, **seen))
-    for name in ("never seen", *map(str, range(40))):
-        assert ask(one, VICTIM, fingerprint=name) == ask(other, "", fingerprint=name)
+        one.record(observe(key=VICTIM, **seen))
+        other.record(observe(**seen))
+    assert ask(one, VICTIM) == ask(other, "")
 
 
 @pytest.mark.parametrize("attacked", [Arm.PLAIN, Arm.SPECULATIVE])
@@ -160,9 +154,9 @@ def test_one_key_alone_does_not_make_the_servers_slow(count: int, slowness: floa
     rng, learner = random.Random(5), Learner()
     serve(learner, VICTIM, 20)
     before = ask(learner, VICTIM)
-    for index in range(count):
+    for _ in range(count):
         seen = observe(
-            fingerprint=f"x{index}", source="s", key=ATTACKER,
+            key=ATTACKER,
             **(speculate(rng, GOOD, 200) if attacked is Arm.SPECULATIVE else plainly(200)),
         )  # fmt: skip
         learner.record(msgspec.structs.replace(seen, ttft_s=0.1 * slowness, e2e_s=seen.e2e_s * slowness))
@@ -179,9 +173,9 @@ def test_a_key_that_follows_the_curve_moves_it_slowly() -> None:
     learner = Learner()
     serve(learner, VICTIM, 60)
     before = ask(learner, VICTIM)
-    for index in range(24):
+    for _ in range(24):
         tpot_s = 1.2 * ask(learner, VICTIM).plain_tpot_s.mean
-        learner.record(observe(fingerprint=f"x{index}", source="s", key=ATTACKER, **plainly(200, tpot_s)))
+        learner.record(observe(key=ATTACKER, **plainly(200, tpot_s)))
     after = ask(learner, VICTIM)
     assert before.plain_tpot_s.mean < after.plain_tpot_s.mean < 1.15 * before.plain_tpot_s.mean
 
@@ -191,8 +185,8 @@ def test_servers_that_are_slow_for_every_key_are_slow() -> None:
     keys = [VICTIM, *HONEST]
 
     def send(count: int, tpot_s: float) -> None:
-        for index, key in enumerate(islice(cycle(keys), count)):
-            learner.record(observe(fingerprint=f"{key}{index % 8}", source=key, key=key, **plainly(200, tpot_s)))
+        for key in islice(cycle(keys), count):
+            learner.record(observe(key=key, **plainly(200, tpot_s)))
 
     send(80, 0.02)
     assert ask(learner, "new").plain_tpot_s.mean == pytest.approx(0.02, rel=0.05)
@@ -206,29 +200,29 @@ def test_a_slow_first_answer_is_corrected_by_the_next_ones_of_two_keys() -> None
     for index in range(5):
         key = (VICTIM, HONEST[0])[index % 2]
         seen = plainly(200, 0.005 if index else 0.025)
-        learner.record(observe(fingerprint=key, source=key, key=key, **seen))
+        learner.record(observe(key=key, **seen))
     assert ask(learner, "new").plain_tpot_s.mean < 0.012
 
 
 def test_the_one_key_that_is_left_is_believed_about_the_servers() -> None:
     learner = Learner()
     for key in (VICTIM, *HONEST):
-        for index in range(10):
-            learner.record(observe(fingerprint=f"{key}{index % 4}", source=key, key=key, **plainly(200, 0.02)))
-    for index in range(400):
-        learner.record(observe(fingerprint=f"{index % 4}", source=VICTIM, key=VICTIM, **plainly(200, 0.06)))
+        for _ in range(10):
+            learner.record(observe(key=key, **plainly(200, 0.02)))
+    for _ in range(400):
+        learner.record(observe(key=VICTIM, **plainly(200, 0.06)))
     assert ask(learner, "new").plain_tpot_s.mean == pytest.approx(0.06, rel=0.1)
 
 
 @pytest.mark.slow
 def test_keys_without_end_do_not_grow_memory() -> None:
     """Each with loads of its own."""
-    rng, learner = random.Random(6), Learner(max_fingerprints=100)
+    rng, learner = random.Random(6), Learner()
 
     def flood(numbers: range) -> None:
         for number in numbers:
             for _ in range(4):
-                fields = {"fingerprint": f"{number % 500}", "source": f"{number % 500}", "load": rng.uniform(1, 999)}
+                fields = {"load": rng.uniform(1, 999)}
                 learner.record(observe(key=f"{number:016x}", **fields, **speculate(rng, 0.5, 50)))
 
     flood(range(300))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import random
-import tracemalloc
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_core.observation import Level, Observation, Subject
-from slipstream_core.types import Arm, Reason, RequestProfile
-from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
+from slipstream_core.types import Arm, Reason, RequestProfile, TaskType
+from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner, subject_of
 
-from tests.gateway.learning.samples import chat, forecast_for, observe, profile
+from tests.gateway.learning.samples import forecast_for, observe, profile
 
 
 def fast(tokens: int, share: float, **fields: object) -> Observation:
@@ -30,78 +29,6 @@ def fast(tokens: int, share: float, **fields: object) -> Observation:
     )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_flood_of_one_off_prompts_neither_grows_memory_nor_pushes_out_what_is_known() -> None:
-    learner = Learner(max_fingerprints=500)
-    known = [f"{index:016x}" for index in range(300)]
-    for name in known * 5:
-        learner.record(fast(200, 0.8, fingerprint=name))
-
-    def flood(indices: range) -> None:
-        for index in indices:
-            name = f"one-off-{index:08}"
-            learner.record(fast(5, 0.1, fingerprint=name, source=name))
-
-    tracemalloc.start()
-    flood(range(5_000))
-    before = tracemalloc.get_traced_memory()[0]
-    flood(range(5_000, 6_000))
-    grown = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert grown < 300_000  # a thousand that stayed would take a megabyte
-    for name in known:
-        forecast = forecast_for(learner, observe(fingerprint=name))
-        assert forecast.output_tokens.level is Level.FINGERPRINT
-        assert forecast.output_tokens.mean == pytest.approx(200, rel=0.1)
-
-
-@pytest.mark.parametrize("one_source", [True, False])
-def test_a_flood_does_not_poison_its_class(one_source: bool) -> None:
-    """Six sources send long, predictable answers; then one source, or ever new ones, send 5,000 of another kind."""
-    rng, learner = random.Random(1), Learner(max_fingerprints=500)
-    for index in range(240):
-        tokens = round(200 * math.exp(rng.gauss(0, 0.2)))
-        learner.record(fast(tokens, 0.8, fingerprint=f"{index % 60:016x}", source=f"{index % 6:016x}"))
-    stranger = observe(fingerprint="a" * 16)
-    before = forecast_for(learner, stranger)
-    for index in range(5_000):
-        name = f"one-off-{index:08}"
-        source = "b" * 16 if one_source else name
-        learner.record(fast(3, 0.05, fingerprint=name, source=source))
-    after = forecast_for(learner, stranger)
-    assert before.acceptance is not None
-    assert after.acceptance is not None
-    assert before.output_tokens.mean == pytest.approx(200, rel=0.2)
-    assert after.output_tokens.mean > 0.4 * before.output_tokens.mean
-    assert after.acceptance.mean > before.acceptance.mean - 0.2
-
-
-def test_twenty_thousand_fingerprints_take_less_than_forty_megabytes() -> None:
-    """Measured on 500 of them, each with all that a template can hold."""
-    learner = Learner()
-    seen = (observe(), fast(200, 0.8), fast(200, 0.8, temperature=2))
-    learner.record(seen[0])
-    learner.record(seen[1])
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for index in range(500):
-        for one in seen:
-            subject = msgspec.structs.replace(one.subject, fingerprint=f"{index:016x}")
-            learner.record(msgspec.structs.replace(one, subject=subject))
-    used = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert used * 40 < 40_000_000
-
-
-def test_settled_fingerprints_outlive_those_of_one_request() -> None:
-    learner = Learner(max_fingerprints=10)
-    for _ in range(3):
-        learner.record(observe(fingerprint="c" * 16))
-    for index in range(1_000):
-        learner.record(observe(fingerprint=f"{index:016x}"))
-    assert forecast_for(learner, observe(fingerprint="c" * 16)).output_tokens.level is Level.FINGERPRINT
-
-
 FLOATS = st.one_of(st.floats(), st.floats(0.001, 100.0))
 COUNTS = st.one_of(st.integers(), st.integers(0, 500), st.just(10**400))
 
@@ -115,7 +42,7 @@ def test_no_observation_raises_and_none_leaves_a_forecast_without_sense(data: st
         prompt_tokens=100, confidence=0.9,
     )  # fmt: skip
     subject = Subject(
-        pair="p", fingerprint="f" * 16, source="5" * 16, cold_class=data.draw(st.text(max_size=9)), temperature=0,
+        pair="p", cold_class=data.draw(st.text(max_size=9)), temperature=0,
     )  # fmt: skip
     for _ in range(data.draw(st.integers(1, 8))):
         observation = Observation(
@@ -182,16 +109,37 @@ def test_observations_survive_the_wire() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(observation), type=Observation) == observation
 
 
-def test_a_template_is_learnt_from_request_to_forecast() -> None:
+def test_a_class_is_learnt_from_request_to_forecast() -> None:
     learner = Learner()
-    for order in range(10):
-        request = chat(
-            f"What is the status of order {order * 7_919} in one line?\n\nRecords:\nOrder {order}: on its way"
-        )
-        subject = learner.subject(request, profile(), pair="p", key_id="k")
+    subject = subject_of(profile(), 0.0, pair="p", key_id="k")
+    for _ in range(30):
         learner.record(msgspec.structs.replace(observe(output_tokens=14, steps=13, e2e_s=0.4), subject=subject))
-    request = chat("What is the status of order 99 in one line?\n\nRecords:\nOrder 99: lost")
-    subject = learner.subject(request, profile(), pair="p", key_id="k")
     forecast = forecast_for(learner, msgspec.structs.replace(observe(), subject=subject))
-    assert forecast.output_tokens.level is Level.FINGERPRINT
+    assert forecast.output_tokens.level is Level.CLASS
     assert forecast.output_tokens.mean == pytest.approx(14, rel=0.15)
+
+
+def test_subjects_differ_by_class_temperature_key_and_adapter() -> None:
+    base = subject_of(profile(), 0.7, pair="p")
+    assert base == subject_of(profile(), 1.0, pair="p")
+    others = [
+        subject_of(profile(task=TaskType.CODE), 0.7, pair="p"),
+        subject_of(profile(), 0.0, pair="p"),
+        subject_of(profile(), 1.2, pair="p"),
+        subject_of(profile(), 0.7, pair="q"),
+        subject_of(profile(), 0.7, pair="p", key_id="k"),
+        subject_of(profile(), 0.7, pair="p", adapter="sql"),
+    ]
+    assert len({base, *others}) == len(others) + 1
+    assert "sql" not in repr(others)  # names are hashed
+
+
+def test_keys_without_end_forget_the_ones_that_sent_nothing_for_longest() -> None:
+    learner = Learner()
+    for number in range(600):
+        for key in ("steady", f"{number}"):
+            learner.record(observe(key=key, output_tokens=14, steps=13, e2e_s=0.4))
+    levels = [forecast_for(learner, observe(key=key)).output_tokens.samples for key in ("steady", "599", "0")]
+    assert levels[0] > 10
+    assert levels[1] == 1
+    assert levels[2] > 20  # the votes of others

@@ -120,27 +120,27 @@ def test_a_speculative_pool_never_asked_is_taken_for_like_the_plain_one() -> Non
     learner = Learner()
     for _ in range(50):
         learner.record(observe(pool="plain", e2e_s=5.1))
-    seen = forecast_for(learner, observe(fingerprint="0" * 16), plain="plain", speculative="fast")
+    seen = forecast_for(learner, observe(), plain="plain", speculative="fast")
     assert seen.step_base_s.mean == pytest.approx(priors.STEP_OVERHEAD * 0.05, rel=0.1)
     assert seen.step_base_s.se > seen.plain_tpot_s.se
     assert seen.step_base_s.level is Level.PRIOR
 
 
 def test_servers_that_count_no_draft_tokens_are_judged_by_their_time_per_token() -> None:
-    """Predictable answers are quick there, others slow: that is the fingerprint's, and stands for the acceptance."""
+    """Predictable answers are quick there, others slow: that is the class's, and stands for the acceptance."""
     learner = Learner()
     for _ in range(30):
         learner.record(observe(pool="plain"))
-        for name, seconds in (("a" * 16, 1.1), ("b" * 16, 3.1)):
+        for name, seconds in (("code/long", 1.1), ("open_chat/long", 3.1)):
             learner.record(
                 observe(
-                    fingerprint=name, pool="fast", arm=Arm.SPECULATIVE, draft_length=4, steps=0, e2e_s=seconds,
+                    cold_class=name, pool="fast", arm=Arm.SPECULATIVE, draft_length=4, steps=0, e2e_s=seconds,
                     batch_draft_length=4.0,
                 )
             )  # fmt: skip
     quick, slow = (
-        forecast_for(learner, observe(fingerprint=name), plain="plain", speculative="fast")
-        for name in ("a" * 16, "b" * 16)
+        forecast_for(learner, observe(cold_class=name), plain="plain", speculative="fast")
+        for name in ("code/long", "open_chat/long")
     )
     for seen, tpot_s in ((quick, 0.01), (slow, 0.03)):
         assert seen.acceptance is None
@@ -156,11 +156,11 @@ def test_time_to_first_token_follows_prompt_and_arm() -> None:
         ttft_s = (0.02 + 0.05 * prompt / 1000) * (1.5 if fast else 1.0) * math.exp(rng.gauss(0, 0.1))
         learner.record(
             observe(
-                arm=Arm.SPECULATIVE if fast else Arm.PLAIN, fingerprint=f"{index:016x}", prompt_tokens=prompt,
+                arm=Arm.SPECULATIVE if fast else Arm.PLAIN, prompt_tokens=prompt,
                 ttft_s=ttft_s, e2e_s=ttft_s + 2.0,
             )
         )  # fmt: skip
-    seen = forecast_for(learner, observe(fingerprint="f" * 16))
+    seen = forecast_for(learner, observe())
     assert seen.plain_ttft_s.mean == pytest.approx(0.035, rel=0.25)
     assert seen.speculative_ttft_s.mean / seen.plain_ttft_s.mean == pytest.approx(1.5, rel=0.15)
 
@@ -172,3 +172,25 @@ def test_answers_that_were_not_streamed_teach_the_pace_all_the_same() -> None:
     for _ in range(40):
         learner.record(observe(ttft_s=None, e2e_s=4.1))
     assert forecast_for(learner, observe()).plain_tpot_s.mean == pytest.approx(0.04, rel=0.1)
+
+
+@pytest.mark.parametrize("tpot_s", [0.0005, 0.003, 0.2])
+def test_the_pace_is_learnt_without_any_streamed_answer(tpot_s: float) -> None:
+    """The time to first token is not measured, and must not be taken for the prior's 50 ms."""
+    learner = Learner()
+    for count in (1, 5, 20):
+        for _ in range(count):
+            learner.record(observe(ttft_s=None, output_tokens=18, e2e_s=19 * tpot_s))
+        found = forecast_for(learner, observe())
+        assert found.plain_tpot_s.mean == pytest.approx(tpot_s, rel=0.2)
+        assert found.plain_ttft_s.mean < 6 * tpot_s
+
+
+def test_predictions_in_seconds_need_more_than_a_few_steps() -> None:
+    learner = Learner()
+    assert not forecast_for(learner, observe()).timed
+    for _ in range(5):
+        learner.record(observe(ttft_s=None, output_tokens=2, e2e_s=0.06))
+    assert not forecast_for(learner, observe()).timed
+    learner.record(observe(output_tokens=18, ttft_s=0.01, e2e_s=0.06))
+    assert forecast_for(learner, observe()).timed

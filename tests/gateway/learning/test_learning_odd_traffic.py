@@ -19,12 +19,9 @@ def learner() -> Learner:
 
 def test_a_class_whose_answers_are_all_alike_goes_on_learning(learner: Learner) -> None:
     one_label = {"cold_class": "classification/short", "output_tokens": 3, "steps": 2, "e2e_s": 0.2}
-    for index in range(4000):
-        learner.record(observe(fingerprint=f"{index % 4:016x}", **one_label))
-    for template in range(100, 104):
-        for _ in range(3):
-            learner.record(observe(fingerprint=f"{template:016x}", **one_label))
-    seen = forecast_for(learner, observe(fingerprint=f"{100:016x}", cold_class="classification/short"))
+    for _ in range(4000):
+        learner.record(observe(**one_label))
+    seen = forecast_for(learner, observe(cold_class="classification/short"))
     assert seen.output_tokens.mean == pytest.approx(3.0, rel=0.1)
     assert seen.output_tokens.se > 0.0
 
@@ -36,7 +33,7 @@ def test_answers_cut_by_their_limit_do_not_make_their_kind_short(learner: Learne
     for _ in range(20):
         learner.record(observe(output_tokens=1, steps=0, e2e_s=0.11, cut=True))
     assert forecast_for(learner, observe()).output_tokens.mean == pytest.approx(before, rel=0.05)
-    for _ in range(20):  # ended by themselves: the prompt has changed
+    for _ in range(60):  # ended by themselves: the prompt has changed
         learner.record(observe(output_tokens=10, steps=9, e2e_s=0.3))
     assert forecast_for(learner, observe()).output_tokens.mean < 0.2 * before
 
@@ -60,7 +57,6 @@ def test_a_kind_of_which_every_answer_is_cut_is_expected_as_long_as_its_class(le
         {"cold_class": "no/such"},
         {"request_class": "<script>"},
         {"pool": "p" * 10_000},
-        {"source": "s" * 10_000},
     ],
 )
 def test_an_outcome_out_of_this_world_changes_nothing(learner: Learner, odd: dict[str, Any]) -> None:
@@ -77,7 +73,8 @@ def test_an_outcome_out_of_this_world_changes_nothing(learner: Learner, odd: dic
     assert evidence.report("p") == report
 
 
-def test_classes_without_end_are_not_kept(learner: Learner) -> None:
+def test_classes_that_do_not_exist_teach_nothing(learner: Learner) -> None:
+    before = forecast_for(learner, observe())
     for index in range(500):
         learner.record(observe(cold_class=f"made-up/{index}", request_class="summarization/long"))
-    assert learner.fingerprints == 0
+    assert forecast_for(learner, observe()) == before

@@ -59,7 +59,7 @@ def profile(**changes: Any) -> RequestProfile:
 
 def forecast(
     *,
-    level: Level = Level.FINGERPRINT,
+    level: Level = Level.CLASS,
     doubt: float = 0.02,
     load: float = 1.0,
     neighbours_draft_length: float = 0.0,
@@ -80,4 +80,4 @@ def forecast(
         name: None if mean is None else Estimate(mean=mean, se=doubt * mean, samples=20.0, level=level)
         for name, mean in (fields | means).items()
     }
-    return Forecast(output_tokens_spread=0.2, load=load, neighbours_draft_length=neighbours_draft_length, **parts)
+    return Forecast(load=load, neighbours_draft_length=neighbours_draft_length, **parts)

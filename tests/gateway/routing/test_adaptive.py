@@ -48,7 +48,7 @@ def test_a_maximum_below_the_counted_draft_tokens_is_counted_itself() -> None:
 @pytest.mark.parametrize(
     ("doubt", "decide_by", "expected"),
     [
-        (0.3, "expected", Reason.SPECULATION_PAYS),  # may pay: a try costs little
+        (0.3, "expected", Reason.SPECULATION_MAY_PAY),  # may pay: a try costs little
         (0.001, "expected", Reason.BREAK_EVEN),  # does not pay for sure
         (0.3, "cautious", Reason.BREAK_EVEN),
     ],
@@ -69,9 +69,9 @@ def test_an_uncertain_loss_is_tried_unless_the_policy_is_cautious(
 @pytest.mark.parametrize(
     ("draft", "first_token", "expected"),
     [
-        ({"kind": "ngram"}, Level.PRIOR, Reason.SPECULATION_PAYS),  # nothing has to read the prompt first
+        ({"kind": "ngram"}, Level.PRIOR, Reason.SPECULATION_MAY_PAY),  # nothing has to read the prompt first
         ({"kind": "model", "source": "./draft"}, Level.PRIOR, Reason.BREAK_EVEN),
-        ({"kind": "model", "source": "./draft"}, Level.PAIR, Reason.SPECULATION_PAYS),
+        ({"kind": "model", "source": "./draft"}, Level.PAIR, Reason.SPECULATION_MAY_PAY),
     ],
 )
 def test_a_short_answer_is_tried_unless_its_first_token_may_come_later(

@@ -15,7 +15,7 @@ from slipstream_gateway.decide.route import predict_saving, saving_se_s
 
 
 def estimate(mean: float, se: float = 0.0) -> Estimate:
-    return Estimate(mean=mean, se=se, samples=20.0, level=Level.FINGERPRINT)
+    return Estimate(mean=mean, se=se, samples=20.0, level=Level.CLASS)
 
 
 def forecast(**changes: Any) -> Forecast:
@@ -31,7 +31,7 @@ def forecast(**changes: Any) -> Forecast:
     }
     length = changes.pop("neighbours_draft_length", 0.0)
     parts = {name: estimate(value) if isinstance(value, float) else value for name, value in (fields | changes).items()}
-    return Forecast(output_tokens_spread=0.2, load=1.0, neighbours_draft_length=length, **parts)
+    return Forecast(load=1.0, neighbours_draft_length=length, **parts)
 
 
 def test_the_saving_is_that_of_the_formula() -> None:

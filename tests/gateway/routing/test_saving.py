@@ -242,12 +242,6 @@ def test_an_unknown_class_is_decided_by_its_forecast_unless_the_policy_asks_for_
     assert run(None, route(decision="rules"), profile=profile(**UNSURE)).reason is Reason.UNKNOWN_CLASS
 
 
-def test_requests_that_were_measured_themselves_need_no_class() -> None:
-    assert run(PAYS, route(minConfidence=0.4), profile=profile(**UNSURE)).reason is Reason.SPECULATION_PAYS
-    half = msgspec.structs.replace(PAYS, acceptance=forecast(level=Level.PAIR).acceptance)
-    assert run(half, route(minConfidence=0.4), profile=profile(**UNSURE)).reason is Reason.UNKNOWN_CLASS
-
-
 def test_an_unknown_class_is_explored_within_the_policys_thresholds() -> None:
     found = forecast(level=Level.PAIR)
     decision = run(found, route(minConfidence=0.4), profile=profile(**UNSURE), draws=EAGER)
@@ -306,4 +300,4 @@ def test_every_number_of_the_forecast_is_shown() -> None:
         *("saving_s", "saving_se_s", "margin_s", "hold_back_share"),
     }
     assert shown <= numbers.keys()
-    assert msgspec.json.decode(msgspec.json.encode(dict(numbers)))["output_tokens_level"] == "fingerprint"
+    assert msgspec.json.decode(msgspec.json.encode(dict(numbers)))["output_tokens_level"] == "class"

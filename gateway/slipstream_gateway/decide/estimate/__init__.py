@@ -3,5 +3,6 @@
 from slipstream_gateway.decide.estimate.evidence import ArmComparisons, ClassEvidence, TreatmentEffect
 from slipstream_gateway.decide.estimate.forecasts import ForecastQuery
 from slipstream_gateway.decide.estimate.learner import Learner
+from slipstream_gateway.decide.estimate.subjects import subject_of
 
-__all__ = ["ArmComparisons", "ClassEvidence", "ForecastQuery", "Learner", "TreatmentEffect"]
+__all__ = ["ArmComparisons", "ClassEvidence", "ForecastQuery", "Learner", "TreatmentEffect", "subject_of"]

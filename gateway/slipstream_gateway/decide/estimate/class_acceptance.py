@@ -1,29 +1,25 @@
-"""Acceptance of a pair's classes. A class has its own estimate for each kind of temperature."""
+"""The probability β that a draft token is accepted, given that all before it were, by class and kind of temperature.
+
+A request's draft tokens are not independent trials, because requests differ. n of them count as n / (1 + n·ρ), with ρ
+the share of the variance that lies between requests, so that one long answer does not imply certainty.
+"""
 
 from __future__ import annotations
 
 from slipstream_core.observation import Level, Subject
 
 from slipstream_gateway.decide.estimate import priors
-from slipstream_gateway.decide.estimate.acceptance import BETWEEN_REQUESTS, Beta, effective_trials
 from slipstream_gateway.decide.estimate.median_by_key import KeyEstimates, KeyOffsets
 from slipstream_gateway.decide.estimate.outcomes import Trials
-from slipstream_gateway.decide.estimate.pooled import CLASS_CAP, SOURCE_CAP, PooledMean
-from slipstream_gateway.decide.estimate.shrinkage import Normal, shrink
+from slipstream_gateway.decide.estimate.pooled import PooledMean
+from slipstream_gateway.decide.estimate.shrinkage import Normal, joined
 
-# Variances of β between: templates of a class, sources of a class, API keys of a class, pairs.
-_TEMPLATES, _SOURCES, _KEYS, _PAIRS = 0.08**2, 0.05**2, 0.12**2, 0.1**2
-# Of one request's acceptance around its template's.
-_NOISE = 0.2 * BETWEEN_REQUESTS
+_BETWEEN_REQUESTS = 0.02
+# Variances of β between: kinds of requests of a class, API keys of a class, pairs.
+_KINDS, _KEYS, _PAIRS = 0.08**2, 0.12**2, 0.1**2
+# Of one request's acceptance around its class's.
+_NOISE = 0.2 * _BETWEEN_REQUESTS
 _LOWEST, _HIGHEST = 0.02, 0.98
-
-
-class _Class:
-    __slots__ = ("offset", "pooled")
-
-    def __init__(self, offset: Normal) -> None:
-        self.pooled = PooledMean(SOURCE_CAP)
-        self.offset = offset
 
 
 class SharedAcceptance:
@@ -38,41 +34,37 @@ class ClassAcceptance:
 
     def __init__(self, key: str, shared: SharedAcceptance) -> None:
         self._voice = KeyOffsets(key, shared.voices, between=_KEYS)
-        self._classes: dict[str, _Class] = {}
-        self._pooled = PooledMean(CLASS_CAP)
+        self._offsets: dict[str, Normal] = {}
+        self._pooled = PooledMean()
         self._offset = Normal(0.0, priors.ACCEPTANCE_VARIANCE)
 
     def level(self, subject: Subject) -> tuple[Level, float]:
         """The most specific level with draft tokens of its class, and its number of answers."""
         name = _name(subject)
-        found = self._classes.get(name)
+        found = self._pooled.get(name)
         if found is not None:
-            return Level.CLASS, found.pooled.weight
-        own = (Level.PAIR, self._pooled.weight) if self._classes else (Level.PRIOR, 0.0)
+            return Level.CLASS, found.weight
+        own = (Level.PAIR, self._pooled.weight) if self._offsets else (Level.PRIOR, 0.0)
         return self._voice.level(name, own)
 
-    def expect(self, subject: Subject) -> Beta:
-        """The expected β of a template of this class."""
+    def expect(self, subject: Subject) -> Normal:
+        """The expected β of a request of this class."""
         name = _name(subject)
-        found = self._classes.get(name)
-        offset = found.offset if found is not None else self._voice.unseen(name, self._offset)
+        offset = self._offsets.get(name) or self._voice.unseen(name, self._offset)
         mean = priors.class_acceptance(subject.cold_class) + offset.mean
-        return Beta(min(max(mean, _LOWEST), _HIGHEST), offset.variance + _TEMPLATES)
+        return Normal(min(max(mean, _LOWEST), _HIGHEST), offset.variance + _KINDS)
 
-    def learn(self, subject: Subject, member: str, trials: Trials) -> None:
-        """Records a request of a source."""
+    def learn(self, subject: Subject, trials: Trials) -> None:
+        """Records a request."""
         name = _name(subject)
-        found = self._classes.get(name)
-        if found is None:
-            found = self._classes[name] = _Class(self._offset)
-        share, effective = trials.accepted / trials.decided, effective_trials(trials.decided)
-        offset, weight = share - priors.class_acceptance(subject.cold_class), effective * BETWEEN_REQUESTS
-        found.pooled.add(member, offset, weight)
-        self._pooled.add(name, offset, weight)
-        pair = shrink(self._pooled, Normal(0.0, _PAIRS), noise=_NOISE, between=priors.ACCEPTANCE_VARIANCE)
+        effective = trials.decided / (1.0 + trials.decided * _BETWEEN_REQUESTS)
+        offset = trials.accepted / trials.decided - priors.class_acceptance(subject.cold_class)
+        own = self._pooled.add(name, offset, effective * _BETWEEN_REQUESTS)
+        variance = _NOISE / self._pooled.weight + priors.ACCEPTANCE_VARIANCE / self._pooled.classes
+        pair = joined(Normal(self._pooled.mean, variance), Normal(0.0, _PAIRS))
         self._offset = Normal(pair.mean, priors.ACCEPTANCE_VARIANCE)
-        alone = shrink(found.pooled, self._offset, noise=_NOISE, between=_SOURCES)
-        found.offset = self._voice.record(name, alone)
+        alone = joined(Normal(own.mean, _NOISE / own.weight), self._offset)
+        self._offsets[name] = self._voice.record(name, alone)
 
 
 def _name(subject: Subject) -> str:

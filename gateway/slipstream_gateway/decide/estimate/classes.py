@@ -1,11 +1,26 @@
-"""Expectations for a pair's requests without data of their own template: pair -> class. Each level is an offset from
-the one above, with a variance that remains for the one below. Each API key has its own levels; between keys, only the
-median of their estimates is shared."""
+"""The estimates of one API key's requests to a pair, by class.
+
+Lengths and acceptance have a hierarchy, pair -> class: each level is an offset from the one above, with a variance that
+remains for the one below. Each API key has its own levels; between keys, only the median of their estimates is shared.
+"""
 
 from __future__ import annotations
 
+import math
+
+from slipstream_core.observation import Observation, Subject
+from slipstream_core.types import Arm
+
 from slipstream_gateway.decide.estimate.class_acceptance import ClassAcceptance, SharedAcceptance
 from slipstream_gateway.decide.estimate.class_lengths import ClassLengths, SharedLengths
+from slipstream_gateway.decide.estimate.outcomes import pace_of, trials_of
+from slipstream_gateway.decide.estimate.pools import PoolModel
+from slipstream_gateway.decide.estimate.ratios import ArmRatios, Ratio, RatioPrior, unseen
+
+# Log ratios of times between classes: noise of one answer, between classes, and of an arm beyond its class.
+_PACE_NOISE, _PACE_SHARED, _PACE_ARM = 0.2, 0.15, 0.07
+# Without counts of draft tokens the speculative arm's ratio includes the acceptance.
+_PACE_UNCOUNTED = 0.5
 
 
 class PairModel:
@@ -17,9 +32,60 @@ class PairModel:
 
 
 class KeyModel:
-    """Expectations for one API key's requests to one model pair, above the level of fingerprints."""
+    """The estimates of one API key's requests to one model pair."""
 
     def __init__(self, key: str, pair: PairModel) -> None:
-        self.hits = 0
         self.lengths = ClassLengths(key, pair.lengths)
         self.acceptance = ClassAcceptance(key, pair.acceptance)
+        self._paces: dict[str, ArmRatios] = {}
+
+    def paces(self, subject: Subject, pool: PoolModel) -> tuple[Ratio, Ratio]:
+        """The class's times relative to those of its servers, plain and speculative."""
+        found = self._paces.get(subject.cold_class)
+        return unseen(_pace_prior(pool)) if found is None else (found.plain, found.speculative)
+
+    def learn(self, seen: Observation, pool: PoolModel) -> None:
+        """Records an outcome, here and in the times of its servers."""
+        self._learn_length(seen)
+        speculative = seen.arm is Arm.SPECULATIVE
+        if speculative and seen.output_tokens > 1 and seen.draft_length > 0:
+            pool.saw_drafts(seen.drafted)
+        if speculative and pool.has_counted and (trials := trials_of(seen)) is not None:
+            self.acceptance.learn(seen.subject, trials)
+        if seen.ttft_s is not None:
+            thousands = seen.prompt_tokens / 1000.0
+            pool.first_token.learn(seen.load, thousands, seen.ttft_s, speculative=speculative)
+        if pool.has_counted or not speculative or not pool.counts_drafts:  # else steps or tokens: undecided as yet
+            self._learn_pace(seen, pool)
+
+    def _learn_length(self, seen: Observation) -> None:
+        cold_class, y = seen.subject.cold_class, math.log(seen.output_tokens)
+        expected = self.lengths.expect(cold_class)
+        if seen.cut and y < expected.mean:
+            return  # a truncated answer would have been longer, which the expectation already covers
+        self.lengths.learn(cold_class, y, expected)
+
+    def _learn_pace(self, seen: Observation, pool: PoolModel) -> None:
+        speculative = seen.arm is Arm.SPECULATIVE
+        draft_length = seen.batch_draft_length if pool.counts_drafts else 0.0
+        curve = pool.step_of(draft_length)
+        expected_s = curve.line(seen.load).at(draft_length)
+        thousands = seen.prompt_tokens / 1000.0
+        first_s = pool.first_token.line(seen.load, speculative=speculative).at(thousands)
+        is_first = not curve.has_data
+        guessed_s = expected_s if is_first else None
+        pace = pace_of(seen, first_s, by_step=speculative and pool.counts_drafts, guessed_step_s=guessed_s)
+        if pace is None:
+            return
+        confirmed_s = curve.confirmed(seen.load, seen.subject.key, pace.step_s, expected_s)
+        if curve.is_usual(pace.step_s, confirmed_s):
+            curve.update(seen.load, draft_length, pace.step_s, expected_s, confirmed_s, pace.weight)
+        if is_first:  # it defines the curve, so that its ratio is 1
+            return
+        ratios = self._paces.setdefault(seen.subject.cold_class, ArmRatios())
+        ratios.update(speculative, math.log(pace.step_s / expected_s), pace.weight, _pace_prior(pool))
+
+
+def _pace_prior(pool: PoolModel) -> RatioPrior:
+    """The expected ratio of a class's step times to the curves."""
+    return RatioPrior(_PACE_NOISE, _PACE_SHARED, _PACE_ARM if pool.counts_drafts else _PACE_UNCOUNTED)

@@ -29,7 +29,7 @@ _CHANCE, _USUAL = 0.5, 1.5
 _RELATIVE_SPREAD = 0.3
 _OFFSET_SPREAD = 0.15
 _SMALLEST_BASE = 0.05
-# Once a curve has any data, the general prior's base is ignored.
+# Once a curve or a relative has any data, the general prior's base is ignored.
 _VAGUE = 100.0
 # The prior of a load is recomputed after this many updates of the curve: a load with requests of its own hardly depends
 # on it.
@@ -47,6 +47,10 @@ class Line(NamedTuple):
 
     def at(self, x: float) -> float:
         return self.base + self.slope * x
+
+    def scaled(self, ratio: float) -> Line:
+        """All times multiplied by `ratio`."""
+        return Line(ratio * self.base, ratio * self.base_se, ratio * self.slope, ratio * self.slope_se, self.samples)
 
 
 class CurvePrior(NamedTuple):
@@ -104,7 +108,7 @@ class _Load:
 
 
 class Curve:
-    """Times of one pool of servers by load."""
+    """Times of one pool of servers by load. `version` counts the requests, `weight` is the sum of their weights."""
 
     def __init__(self, prior: CurvePrior) -> None:
         self._noise_variance = prior.noise**2
@@ -114,6 +118,12 @@ class Curve:
         self._relatives: list[tuple[Curve, float]] = []
         self._loads = [_Load() for _ in range(_MAX_OCTAVE + 1)]
         self.version = 0
+        self.weight = 0.0
+
+    @property
+    def has_data(self) -> bool:
+        """Whether this curve or a relative has a request."""
+        return self._changes() > 0
 
     def lean_on(self, relative: Curve, *, ratio: float = 1.0) -> None:
         """`relative` is a curve whose base times `ratio` is likely equal to this one's: it is used while this curve has
@@ -155,6 +165,7 @@ class Curve:
     def update(self, load: float, x: float, y: float, expected: float, confirmed: float, weight: float = 1.0) -> None:
         """Records a request with `y` seconds at `x`, where the line predicted `expected`, and `confirmed` is the part
         that other keys confirm; `weight` in (0, 1] is below 1 for a noisier one."""
+        self.weight += weight
         lower, share = _position(load)
         if share < 1.0:
             self._learn(self._loads[lower], x, y, weight * (1.0 - share), expected, confirmed)
@@ -218,7 +229,7 @@ class Curve:
 
     def _nearby(self, octave: int) -> list[_Belief]:
         """The general prior, and the nearest loads on either side with data."""
-        beliefs = [self._vague_belief if self.version else self._prior_belief]
+        beliefs = [self._vague_belief if self.has_data else self._prior_belief]
         for step in (-1, 1):
             at = octave + step
             while 0 <= at <= _MAX_OCTAVE and self._loads[at].count == 0.0:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import msgspec
 from slipstream_core.observation import Observation
-from slipstream_core.types import Arm, Reason
+from slipstream_core.types import TREATMENT, Arm, Reason
 
 from slipstream_gateway.decide.estimate.moments import Comparison, Sample
 from slipstream_gateway.decide.estimate.outcomes import is_plausible
@@ -26,7 +26,6 @@ _MAX_TREATED, _MAX_CONTROL = 20_000.0, 2_000.0
 _MAX_PAIRS, _MAX_CLASSES = 64, 128
 _MIN_ANSWERS = 2.0
 _NOTHING: Mapping[str, Comparison] = MappingProxyType({})
-_TREATMENT = frozenset({Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED})
 
 
 class TreatmentEffect(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +70,7 @@ class ArmComparisons:
     def record(self, observation: Observation) -> None:
         """Records a finished request; failed ones and those of neither arm are ignored. Never raises."""
         seen = observation
-        treated = seen.arm is Arm.SPECULATIVE and seen.reason in _TREATMENT
+        treated = seen.arm is Arm.SPECULATIVE and seen.reason in TREATMENT
         explored = seen.arm is Arm.SPECULATIVE and seen.reason is Reason.EXPLORATION
         if not (treated or explored or seen.arm is Arm.CONTROL) or not is_plausible(seen):
             return

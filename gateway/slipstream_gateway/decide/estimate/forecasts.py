@@ -1,4 +1,4 @@
-"""Forecasts from learned estimates: the template's own, else its class's with the classifier's guess."""
+"""Forecasts from learned estimates: the class's, with the classifier's guess."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ from slipstream_gateway.decide.estimate.classes import KeyModel
 from slipstream_gateway.decide.estimate.curves import Line
 from slipstream_gateway.decide.estimate.pools import PoolModel
 from slipstream_gateway.decide.estimate.ratios import Ratio
-from slipstream_gateway.decide.estimate.template import (
-    SETTLED_HITS,
-    SETTLED_SAMPLES,
-    Template,
-    pace_prior,
-    unseen,
-)
+from slipstream_gateway.decide.estimate.shrinkage import Normal, joined
 
 # Of a log length: the maximum addition of its variance to the mean length, and the limit of its value.
 _MAX_SPREAD = 1.0
@@ -44,27 +38,24 @@ class ForecastQuery(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A query with what is known of its servers and of its API key. `template` None: the fingerprint is new."""
+    """A query with what is known of its servers and of its API key."""
 
     query: ForecastQuery
     plain: PoolModel
     speculative: PoolModel
-    template: Template | None
     model: KeyModel
 
 
 def forecast(ask: Question) -> Forecast:
     """What to expect of a request."""
     query = ask.query
-    output, spread = _output_tokens(ask)
-    plain_pace, fast_pace = _paces(ask)
+    plain_pace, fast_pace = ask.model.paces(query.subject, ask.speculative)
     thousands = query.prompt_tokens / 1000.0
     counted = ask.speculative.counts_drafts
     plain_step = ask.plain.plain_step.line(query.plain_load)
     step = (ask.speculative.step if counted else ask.speculative.plain_step).line(query.speculative_load)
     return Forecast(
-        output_tokens=output,
-        output_tokens_spread=spread,
+        output_tokens=_output_tokens(ask),
         acceptance=_acceptance(ask) if counted else None,
         plain_tpot_s=_scaled(plain_step.base, plain_step.base_se, plain_step.samples, plain_pace),
         step_base_s=_scaled(step.base, step.base_se, step.samples, fast_pace),
@@ -76,51 +67,31 @@ def forecast(ask: Question) -> Forecast:
         load=query.speculative_load,
         neighbours_step_s=_neighbours_step(ask, plain_pace) if counted else None,
         neighbours_draft_length=query.neighbours_draft_length,
+        timed=ask.plain.is_timed or ask.speculative.is_timed,
     )
 
 
-def _output_tokens(ask: Question) -> tuple[Estimate, float]:
-    """The mean of a log-normal length, capped, and the standard deviation of its log."""
-    query, template, model = ask.query, ask.template, ask.model
-    x = math.log(query.prompt_tokens + 1.0)
-    # A template whose answers were all cut short has no length yet: such an answer says only that it would be longer.
-    if template is not None and template.length.samples:
-        own = template.length
-        mean, variance, spread, samples = own.expect(x), own.variance_at(x), own.spread, own.samples
-        level = Level.FINGERPRINT if template.hits >= SETTLED_HITS else Level.CLASS
-    else:
-        level, samples = model.lengths.level(query.subject.cold_class)
-        prior = model.lengths.expect(query.subject, x)
-        guess = math.log(max(query.profile.expected_output_tokens, 1.0))
-        doubt = _doubt(priors.PROFILE_LENGTH_VARIANCE, level, samples)
-        mean, variance = _blend(prior.mean, prior.variance, guess, doubt)
-        spread = prior.spread
-    tokens = math.exp(min(mean + 0.5 * min(spread, _MAX_SPREAD), _MAX_LOG_TOKENS))
+def _output_tokens(ask: Question) -> Estimate:
+    """The mean of a log-normal length, capped."""
+    query, lengths = ask.query, ask.model.lengths
+    level, samples = lengths.level(query.subject.cold_class)
+    found = lengths.expect(query.subject.cold_class)
+    guess = math.log(max(query.profile.expected_output_tokens, 1.0))
+    doubt = _doubt(priors.PROFILE_LENGTH_VARIANCE, level, samples)
+    mean, variance = joined(Normal(found.mean, found.variance), Normal(guess, doubt))
+    tokens = math.exp(min(mean + 0.5 * min(found.spread, _MAX_SPREAD), _MAX_LOG_TOKENS))
     if query.max_tokens is not None and tokens > query.max_tokens:
         tokens = float(query.max_tokens)
-    return Estimate(mean=tokens, se=tokens * math.sqrt(variance), samples=samples, level=level), math.sqrt(spread)
+    return Estimate(mean=tokens, se=tokens * math.sqrt(variance), samples=samples, level=level)
 
 
 def _acceptance(ask: Question) -> Estimate:
-    query, template, model = ask.query, ask.template, ask.model
-    own = template.acceptance if template is not None else None
-    if own is not None:
-        beta = own.posterior
-        level = Level.FINGERPRINT if own.samples >= SETTLED_SAMPLES else Level.CLASS
-        return Estimate(mean=beta.mean, se=math.sqrt(beta.variance), samples=own.samples, level=level)
+    query, model = ask.query, ask.model
     level, samples = model.acceptance.level(query.subject)
-    prior = model.acceptance.expect(query.subject)
     doubt = _doubt(priors.ACCEPTANCE_VARIANCE, level, samples)
-    mean, variance = _blend(prior.mean, prior.variance, priors.profile_acceptance(query.profile), doubt)
+    guess = Normal(priors.profile_acceptance(query.profile), doubt)
+    mean, variance = joined(model.acceptance.expect(query.subject), guess)
     return Estimate(mean=mean, se=math.sqrt(variance), samples=samples, level=level)
-
-
-def _paces(ask: Question) -> tuple[Ratio, Ratio]:
-    template = ask.template
-    pace = template.pace if template is not None else None
-    if pace is not None:
-        return pace.plain, pace.speculative
-    return unseen(pace_prior(ask.speculative))
 
 
 def _doubt(variance: float, level: Level, samples: float) -> float:
@@ -128,14 +99,8 @@ def _doubt(variance: float, level: Level, samples: float) -> float:
     return variance * (1.0 + samples / _FADING_SAMPLES) if level is Level.CLASS else variance
 
 
-def _blend(first: float, first_variance: float, second: float, second_variance: float) -> tuple[float, float]:
-    """The mean of two independent guesses, weighted by precision, and its variance."""
-    total = first_variance + second_variance
-    return (first * second_variance + second * first_variance) / total, first_variance * second_variance / total
-
-
 def _neighbours_step(ask: Question, pace: Ratio) -> Estimate | None:
-    """A step in the batch as it is, where both arms are the same servers and somebody speculates there."""
+    """A step of the current batch, if both arms have the same servers and another request speculates there."""
     length = ask.query.neighbours_draft_length
     if length <= 0.0 or ask.plain is not ask.speculative:
         return None
@@ -144,7 +109,7 @@ def _neighbours_step(ask: Question, pace: Ratio) -> Estimate | None:
 
 
 def _scaled(seconds: float, se: float, samples: float, ratio: Ratio) -> Estimate:
-    """A time of the load curve for this template. The relative errors of both add up."""
+    """A time of the load curve for this class. The relative errors of both add up."""
     mean = seconds * math.exp(ratio.mean)
     relative = se / seconds
     return Estimate(
@@ -171,6 +136,6 @@ def _first_token(line: Line, thousands: float) -> Estimate:
 
 
 def _time_level(ratio: Ratio, samples: float) -> Level:
-    if ratio.samples >= SETTLED_SAMPLES:
-        return Level.FINGERPRINT
+    if ratio.samples > 0.0:
+        return Level.CLASS
     return Level.PAIR if samples > 0.0 else Level.PRIOR

@@ -42,7 +42,7 @@ def is_plausible(seen: Observation) -> bool:
         and subject.cold_class in _CLASSES
         and seen.request_class in _CLASSES
         and 0 <= subject.temperature <= _MAX_TEMPERATURE
-        and max(map(len, (subject.fingerprint, subject.source, subject.key, subject.pair, seen.pool))) <= _MAX_NAME
+        and max(map(len, (subject.key, subject.pair, seen.pool))) <= _MAX_NAME
         and 1 <= seen.output_tokens <= _MAX_TOKENS
         and 0 <= seen.prompt_tokens <= _MAX_TOKENS
         and _MIN_SECONDS <= seen.e2e_s <= _MAX_SECONDS
@@ -58,13 +58,23 @@ def is_plausible(seen: Observation) -> bool:
     )
 
 
-def pace_of(seen: Observation, ttft_s: float, *, by_step: bool) -> Pace | None:
-    """The time per step (`by_step`) or per token after the first; None for an answer that is too short to measure."""
-    decode_s = seen.e2e_s - ttft_s
+def pace_of(seen: Observation, first_s: float, *, by_step: bool, guessed_step_s: float | None = None) -> Pace | None:
+    """The time per step (`by_step`) or per token after the first; None for an answer that is too short to measure.
+
+    `first_s` is the expected time to first token, which is subtracted from an answer that was not streamed. Before any
+    answer was timed, both it and `guessed_step_s` are guesses whose ratio alone means something: the answer is divided
+    in that proportion.
+    """
     units = seen.output_tokens - 1
     if by_step:
         units = seen.steps or max(units - seen.accepted, 1)
-    if units < 1 or decode_s <= 0.0 or seen.output_tokens < 2:
+    if units < 1 or seen.output_tokens < 2:
+        return None
+    if seen.ttft_s is None and guessed_step_s is not None:
+        decode_s = seen.e2e_s * units / (units + first_s / guessed_step_s)
+    else:
+        decode_s = seen.e2e_s - (first_s if seen.ttft_s is None else seen.ttft_s)
+    if decode_s <= 0.0:
         return None
     return Pace(decode_s / units, (units / (units + _SETTLING_STEPS)) ** 2)
 

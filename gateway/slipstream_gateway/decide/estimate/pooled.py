@@ -1,35 +1,34 @@
-"""A mean over members with a cap for each: the estimate of a class over its sources, of a pair over its classes.
-
-Each member has its own running mean and counts for at most `cap` observations, however many it sends: a flood from one
-source moves a class by one source's weight.
-"""
+"""Running means: of a class, and of a pair over its classes."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
-_MAX_MEMBERS = 32
-_KEEP = 1.0 - 1.0 / 100.0
-# The maximum weight of a source in its class, and of a class in its pair, in observations.
-SOURCE_CAP, CLASS_CAP = 10.0, 20.0
+# The window of a class, in observations; and the maximum weight of a class in its pair.
+_KEEP = 1.0 - 1.0 / 30.0
+_CAP = 20.0
 
 
-class _Member:
+class RunningMean:
+    """A mean with forgetting, and the weight of the observations behind it."""
+
     __slots__ = ("mean", "weight")
 
     def __init__(self) -> None:
         self.weight = self.mean = 0.0
 
+    def add(self, value: float, weight: float) -> None:
+        """Records an observation; `weight` is in (0, 1]."""
+        self.weight = self.weight * _KEEP + weight
+        self.mean += (value - self.mean) * weight / self.weight
+
 
 class PooledMean:
-    """`mean` over all members, `weight` observations behind it after the cap; the least recent members are dropped when
-    there are too many."""
+    """The mean over classes, of which each counts for at most `_CAP` observations, and their total `weight`: one busy
+    class does not speak for all."""
 
-    __slots__ = ("_cap", "_members", "_sum", "weight")
+    __slots__ = ("_classes", "_sum", "weight")
 
-    def __init__(self, cap: float) -> None:
-        self._cap = cap
-        self._members: OrderedDict[str, _Member] = OrderedDict()
+    def __init__(self) -> None:
+        self._classes: dict[str, RunningMean] = {}
         self._sum = self.weight = 0.0
 
     @property
@@ -37,24 +36,24 @@ class PooledMean:
         return self._sum / self.weight if self.weight > 0.0 else 0.0
 
     @property
-    def members(self) -> int:
-        return len(self._members)
+    def classes(self) -> int:
+        return len(self._classes)
 
-    def add(self, key: str, value: float, weight: float = 1.0) -> None:
-        """Records an observation of member `key`; `weight` is in (0, 1]."""
-        member = self._members.get(key)
-        if member is None:
-            member = self._members[key] = _Member()
-        else:
-            self._members.move_to_end(key)
-        self._count(member, -1.0)
-        member.weight = member.weight * _KEEP + weight
-        member.mean += (value - member.mean) * weight / member.weight
-        self._count(member, 1.0)
-        if len(self._members) > _MAX_MEMBERS:
-            self._count(self._members.popitem(last=False)[1], -1.0)
+    def get(self, name: str) -> RunningMean | None:
+        """The mean of class `name`; None without an observation."""
+        return self._classes.get(name)
 
-    def _count(self, member: _Member, sign: float) -> None:
-        counted = sign * min(member.weight, self._cap)
+    def add(self, name: str, value: float, weight: float = 1.0) -> RunningMean:
+        """Records an observation of class `name`, from a closed set, and returns its mean."""
+        found = self._classes.get(name)
+        if found is None:
+            found = self._classes[name] = RunningMean()
+        self._count(found, -1.0)
+        found.add(value, weight)
+        self._count(found, 1.0)
+        return found
+
+    def _count(self, member: RunningMean, sign: float) -> None:
+        counted = sign * min(member.weight, _CAP)
         self.weight += counted
         self._sum += counted * member.mean

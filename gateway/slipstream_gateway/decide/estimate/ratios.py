@@ -1,4 +1,4 @@
-"""A template's times relative to the predictions of its servers' load curves: a log ratio per arm.
+"""A class's times relative to the predictions of its servers' load curves: a log ratio per arm.
 
 Both arms share the effect of the prompt (a long context slows either), so an arm without data inherits the other's
 ratio; their difference is shrunk towards 0.
@@ -15,8 +15,8 @@ _FIELDS = 4
 
 
 class RatioPrior(NamedTuple):
-    """Standard deviations of log ratios, whose mean is 0: of one observation (`noise`), between templates (`shared`),
-    and of an arm from its template's mean (`arm`)."""
+    """Standard deviations of log ratios, whose mean is 0: of one observation (`noise`), between classes (`shared`), and
+    of an arm from its class's mean (`arm`)."""
 
     noise: float
     shared: float
@@ -31,8 +31,14 @@ class Ratio(NamedTuple):
     samples: float
 
 
+def unseen(prior: RatioPrior) -> tuple[Ratio, Ratio]:
+    """The ratios of a class without observations, plain and speculative."""
+    ratio = Ratio(0.0, prior.shared**2 + prior.arm**2, 0.0)
+    return ratio, ratio
+
+
 class ArmRatios:
-    """Log ratios of one template, plain and speculative."""
+    """Log ratios of one class, plain and speculative."""
 
     __slots__ = ("_state",)
 

@@ -22,15 +22,16 @@ def by_saving(case: Case) -> ArmChoice:
     if best is None or spec is None:
         detail = "no rule of the policy forbids speculation"
         return ArmChoice(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, case.longest)
-    saving_s, margin_s, counted_s = best.saving_s, spec.margin * best.plain_s, counted_saving_s(case, best)
+    margin_s, counted_s, amount = spec.margin * best.plain_s, counted_saving_s(case, best), _Amount(case, best)
     if not counted_s > margin_s:
-        return plain(Reason.BREAK_EVEN, _too_little(best, margin_s, counted_s))
-    if saving_s > margin_s:
-        gain = f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {_ms(saving_s)}"
+        return plain(Reason.BREAK_EVEN, _too_little(best, margin_s, counted_s, amount))
+    if best.saving_s > margin_s:
+        reason, gain = Reason.SPECULATION_PAYS, amount.of_plain(best.saving_s)
+        detail = f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {gain}"
     else:
-        gain = f"the server ends drafts that do not pay, and speculation may save {_ms(counted_s)}"
-    detail = f"{gain} of {_ms(best.plain_s)}"
-    return _too_dear(case) or ArmChoice(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, best.draft_length)
+        reason, gain = Reason.SPECULATION_MAY_PAY, amount.of_plain(counted_s)
+        detail = f"the server ends drafts that do not pay, and speculation may save {gain}"
+    return _too_dear(case) or ArmChoice(Arm.SPECULATIVE, reason, f"{detail}{amount.note}", best.draft_length)
 
 
 def counted_saving_s(case: Case, best: PredictedSaving) -> float:
@@ -83,7 +84,8 @@ def explored(case: Case) -> ArmChoice | None:
     length = best.draft_length
     if draws.draft_length < 0.5:
         length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
-    detail = f"a saving of {_ms(best.saving_s)} is uncertain, and this request measures it"
+    amount = _Amount(case, best)
+    detail = f"a saving of {amount.of(best.saving_s)} is uncertain, and this request measures it"
     return ArmChoice(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
 
 
@@ -150,12 +152,29 @@ def _too_dear(case: Case) -> ArmChoice | None:
     return plain(Reason.COST, f"the answer is predicted to cost {increase:.0%} more, the limit is {limit:.0%}")
 
 
-def _too_little(best: PredictedSaving, margin_s: float, sure_s: float) -> str:
+def _too_little(best: PredictedSaving, margin_s: float, sure_s: float, amount: _Amount) -> str:
     what = "is predicted to save" if best.saving_s >= 0 else "is predicted to lose"
-    prediction = f"speculation {what} {_ms(abs(best.saving_s))} of {_ms(best.plain_s)}"
+    prediction = f"speculation {what} {amount.of_plain(abs(best.saving_s))}"
+    required = f"more than {amount.of(margin_s)} is required"
     if best.saving_s > margin_s:
-        return f"{prediction}, with certainty only {_ms(sure_s)}; more than {_ms(margin_s)} is required"
-    return f"{prediction}; a saving of more than {_ms(margin_s)} is required"
+        return f"{prediction}, with certainty only {amount.of(sure_s)}; {required}{amount.note}"
+    return f"{prediction}; a saving of {required}{amount.note}"
+
+
+class _Amount:
+    """A saving in words: in milliseconds, or as a share of the plain answer's time before any answer was timed."""
+
+    def __init__(self, case: Case, best: PredictedSaving) -> None:
+        self._plain_s = best.plain_s
+        self._is_timed = case.is_timed
+        self.note = "" if case.is_timed else "; no answer has been timed yet"
+
+    def of(self, seconds: float) -> str:
+        return _ms(seconds) if self._is_timed else f"{seconds / self._plain_s:.1%}"
+
+    def of_plain(self, seconds: float) -> str:
+        """`seconds`, out of the plain answer's time."""
+        return f"{self.of(seconds)} of {_ms(self._plain_s) if self._is_timed else 'the time'}"
 
 
 def _ms(seconds: float) -> str:

@@ -15,6 +15,8 @@ from slipstream_gateway.decide.route.predicted_saving import PredictedSaving, pr
 Number = float | int | str | bool
 RULES_MIN_CONFIDENCE = 0.4
 
+# Three answers of a class; after forgetting, they weigh slightly less.
+_SETTLED_SAMPLES = 2.8
 _CLASSES = {(task, length): f"{task}/{length}" for task in TaskType for length in LengthBin}
 
 
@@ -84,6 +86,11 @@ class Case(NamedTuple):
         return draft_length if longest is None else min(draft_length, longest)
 
     @property
+    def is_timed(self) -> bool:
+        """Whether predicted times are based on a measurement of these servers; without one, only their ratios count."""
+        return self.forecast is not None and self.forecast.timed
+
+    @property
     def output_tokens(self) -> float:
         """The expected length: learned from requests like this one, else the classifier's."""
         return _output_tokens(self.profile, self.forecast)
@@ -147,8 +154,9 @@ def has_fixed_draft_length(route: Route) -> bool:
 
 
 def _output_tokens(profile: RequestProfile, forecast: Forecast | None) -> float:
-    if forecast is not None and forecast.output_tokens.level is Level.FINGERPRINT:
-        return forecast.output_tokens.mean
+    learned = None if forecast is None else forecast.output_tokens
+    if learned is not None and learned.level is Level.CLASS and learned.samples >= _SETTLED_SAMPLES:
+        return learned.mean
     return profile.expected_output_tokens
 
 

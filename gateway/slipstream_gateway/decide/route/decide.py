@@ -6,11 +6,12 @@ None to continue; the first choice wins.
 
 from __future__ import annotations
 
-from slipstream_core.types import Arm, Decision, Reason
+from slipstream_core.types import BY_SAVING, Arm, Decision, Reason
 
 from slipstream_gateway.decide.route import break_even, guards
 from slipstream_gateway.decide.route.case import ArmChoice, Case, DecisionInputs, make_case
 from slipstream_gateway.decide.route.numbers import Numbers
+from slipstream_gateway.decide.route.refusals import check_bounds
 from slipstream_gateway.decide.route.steps import compared, first_choice
 
 
@@ -19,8 +20,10 @@ def decide(inputs: DecisionInputs) -> Decision:
 
     Raises:
         UnsupportedParameter: no permitted arm can honour one of the request's parameters.
-        InvalidRequest: the client asked for a draft length that the pair does not support.
+        InvalidRequest: a value is beyond the pair's bounds, or the client asked for a draft length that the pair does
+            not support.
     """
+    check_bounds(inputs.request, inputs.route)
     case = make_case(inputs)
     case = break_even.under_pressure(case)
     guards.check_state(case.features, inputs.route)
@@ -32,7 +35,7 @@ def decide(inputs: DecisionInputs) -> Decision:
         draft_length=choice.draft_length,
         detail=choice.detail,
         numbers=Numbers(case),
-        saving_s=case.saving.saving_s if case.saving is not None else None,
+        saving_s=case.saving.saving_s if case.saving is not None and case.is_timed else None,
         unconditional=_is_unconditional(case, choice),
         adaptive=case.is_adaptive and choice.draft_length > 0 and not _is_clients_length(case, choice),
     )
@@ -47,4 +50,4 @@ def _is_unconditional(case: Case, choice: ArmChoice) -> bool:
     alone."""
     if choice.arm is not Arm.SPECULATIVE or choice.reason is Reason.EXPLORATION:
         return False
-    return choice.reason is not Reason.SPECULATION_PAYS or case.saving is None or case.saving.pays_alone
+    return choice.reason not in BY_SAVING or case.saving is None or case.saving.pays_alone

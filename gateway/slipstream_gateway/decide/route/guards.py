@@ -11,8 +11,7 @@ from slipstream_core.errors import InvalidRequest, UnsupportedParameter
 from slipstream_core.manifest import Route
 from slipstream_core.manifest.capabilities import STATEFUL
 from slipstream_core.manifest.status import Phase
-from slipstream_core.observation import Forecast, Level
-from slipstream_core.types import RESPONSES_FEATURE, Arm, Mode, Reason
+from slipstream_core.types import Arm, Mode, Reason
 
 from slipstream_gateway.decide.route.case import (
     RULES_MIN_CONFIDENCE,
@@ -23,6 +22,7 @@ from slipstream_gateway.decide.route.case import (
     one_line,
     plain,
 )
+from slipstream_gateway.decide.route.refusals import unsupported
 
 RULES_MIN_OUTPUT_TOKENS = 64
 RULES_MAX_RARE_TOKEN_SHARE = 0.12
@@ -55,7 +55,7 @@ def switches(case: Case) -> ArmChoice | None:
     servers cannot honour the request."""
     choice = _switched_off(case)
     if choice is not None and case.missing_plain:
-        raise unsupported(case.missing_plain[0], case.route)
+        raise unsupported(case.missing_plain[0], case.route, case.request)
     return choice
 
 
@@ -91,7 +91,7 @@ def capabilities(case: Case) -> ArmChoice | None:
     missing, missing_plain = missing_speculative(case), case.missing_plain
     if missing and missing_plain:
         both = [name for name in missing if name in missing_plain]
-        raise unsupported((both or list(missing_plain))[0], case.route)
+        raise unsupported((both or list(missing_plain))[0], case.route, case.request)
     if missing:
         return plain(Reason.UNSUPPORTED_PARAMETER, _cannot_honour(case.route, case.features, missing))
     if missing_plain:
@@ -145,12 +145,12 @@ def class_rule(case: Case) -> ArmChoice | None:
 
 
 def unknown_class(case: Case) -> ArmChoice | None:
-    """Step 4: an unknown class. Requests whose own template has been measured need no class."""
+    """Step 4: an unknown class."""
     spec, profile = case.spec, case.profile
     if spec is None:
         return None
     least = least_confidence(case)
-    if least is None or is_known(spec, profile) or (case.forecast is not None and _is_measured(case.forecast)):
+    if least is None or is_known(spec, profile):
         return None
     detail = f"the task is uncertain: {profile.task.value} with confidence {profile.confidence:.2f}"
     return plain(Reason.UNKNOWN_CLASS, f"{detail}, at least {least:g} is required")
@@ -218,14 +218,6 @@ def most_rare_tokens(case: Case) -> float | None:
     return RULES_MAX_RARE_TOKEN_SHARE if own is None and case.forecast is None else own
 
 
-def unsupported(name: str, route: Route) -> UnsupportedParameter:
-    """The error for a parameter, or an endpoint, that no server of the model supports."""
-    if name == RESPONSES_FEATURE:
-        message = f"The endpoint '{name}' is not supported by the model '{route.model}'; use '/v1/chat/completions'."
-        return UnsupportedParameter(message, param=None, code="unsupported_endpoint")
-    return UnsupportedParameter(f"The parameter '{name}' is not supported by the model '{route.model}'.", param=name)
-
-
 def check_state(features: frozenset[str], route: Route) -> None:
     """Raises `UnsupportedParameter` if `features` refer to state of one server and the model has several servers."""
     stateful = sorted(features & STATEFUL)
@@ -233,12 +225,6 @@ def check_state(features: frozenset[str], route: Route) -> None:
         why = f"the model '{route.model}' has several servers, and each stores only its own responses"
         message = f"The parameter '{stateful[0]}' is not supported: {why}. Send the whole conversation in 'input'."
         raise UnsupportedParameter(message, param=stateful[0])
-
-
-def _is_measured(forecast: Forecast) -> bool:
-    """Whether both the length and the effect of speculation were measured on requests like this one."""
-    speculation = forecast.acceptance if forecast.acceptance is not None else forecast.step_base_s
-    return forecast.output_tokens.level is Level.FINGERPRINT and speculation.level is Level.FINGERPRINT
 
 
 def _requested_draft_length(case: Case) -> int:

@@ -49,8 +49,9 @@ class Numbers(Mapping[str, Number]):
             case, found = self._case, _of_profile(self._case.profile)
             if case.forecast is not None and case.saving is not None and case.spec is not None:
                 found |= _of_forecast(case.forecast)
-                found |= _of_saving(case.saving, case.spec)
-                found["saving_se_s"] = se_s(case.route, case.forecast, case.saving)
+                found |= _of_saving(case, case.saving, case.spec)
+                if case.is_timed:
+                    found["saving_se_s"] = se_s(case.route, case.forecast, case.saving)
             if case.pressure > 0.0:
                 found |= {"pressure": case.pressure, "longest_draft_length": case.longest}
             self._found = found | _of_steps(case)
@@ -95,18 +96,20 @@ def _of_forecast(forecast: Forecast) -> dict[str, Number]:
     return found
 
 
-def _of_saving(best: PredictedSaving, spec: SpeculationPolicySpec) -> dict[str, Number]:
-    return {
-        "best_draft_length": best.draft_length,
-        "tokens_per_step": best.tokens_per_step,
-        "speculative_tpot_s": best.speculative_tpot_s,
-        "plain_s": best.plain_s,
-        "speculative_s": best.speculative_s,
-        "saving_s": best.saving_s,
-        "margin_s": spec.margin * best.plain_s,
-        "decision": spec.decision,
-        "confidence_asked": spec.confidence,
-    }
+def _of_saving(case: Case, best: PredictedSaving, spec: SpeculationPolicySpec) -> dict[str, Number]:
+    """In seconds; as a share of the plain answer's time before any answer was timed."""
+    found: dict[str, Number] = {"best_draft_length": best.draft_length, "tokens_per_step": best.tokens_per_step}
+    if case.is_timed:
+        found |= {
+            "speculative_tpot_s": best.speculative_tpot_s,
+            "plain_s": best.plain_s,
+            "speculative_s": best.speculative_s,
+            "saving_s": best.saving_s,
+            "margin_s": spec.margin * best.plain_s,
+        }
+    else:
+        found |= {"saving_share": best.saving_s / best.plain_s, "margin_share": spec.margin}
+    return found | {"decision": spec.decision, "confidence_asked": spec.confidence}
 
 
 def _of_steps(case: Case) -> dict[str, Number]:
@@ -198,7 +201,8 @@ def _of_by_saving(case: Case) -> dict[str, Number]:
     counted_s = break_even.counted_saving_s(case, best)
     found: dict[str, Number] = {}
     if counted_s != best.saving_s:
-        found["saving_lower_bound_s" if counted_s < best.saving_s else "saving_upper_bound_s"] = counted_s
+        bound = "saving_lower_bound" if counted_s < best.saving_s else "saving_upper_bound"
+        found |= {f"{bound}_s": counted_s} if case.is_timed else {f"{bound}_share": counted_s / best.plain_s}
     return found | _of_cost(case) if counted_s > spec.margin * best.plain_s else found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slipstream_core.types import Arm, Reason
+from slipstream_core.types import BY_SAVING, TREATMENT, Arm, Reason
 
 from slipstream_gateway.decide.route import break_even, guards
 from slipstream_gateway.decide.route.case import ArmChoice, Case
@@ -20,7 +20,6 @@ STEPS: tuple[Step, ...] = (
     *guards.THRESHOLDS,
     break_even.by_saving,
 )
-_HELD_BACK = (Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED)
 _EXPLORED = (Reason.BREAK_EVEN, Reason.UNKNOWN_CLASS)
 
 
@@ -45,7 +44,7 @@ def compared(case: Case, choice: ArmChoice) -> ArmChoice:
 
 def is_shareable(choice: ArmChoice) -> bool:
     """Whether a share of such requests is held back."""
-    return choice.reason in _HELD_BACK
+    return choice.reason in TREATMENT
 
 
 def is_explorable(case: Case, choice: ArmChoice) -> bool:
@@ -64,7 +63,7 @@ def is_not_reached(case: Case, choice: ArmChoice) -> bool:
     """Whether the request lies beyond the share of its class's rollout. It is selected by a draw, so that it is as good
     a control as a held-back one. A policy's rule for the class takes precedence over a rollout."""
     standing = case.standing
-    return standing is not None and choice.reason is Reason.SPECULATION_PAYS and case.draws.rollout >= standing.share
+    return standing is not None and choice.reason in BY_SAVING and case.draws.rollout >= standing.share
 
 
 def _not_reached(case: Case, choice: ArmChoice) -> ArmChoice | None:
