@@ -5,6 +5,7 @@ SlipstreamError
 ├── ManifestError             an unusable manifest; contains the field path
 ├── RequestError              the client's request is at fault (never retried)
 │   ├── InvalidRequest        malformed or out of bounds
+│   │   └── MissingParameter      a required field is missing
 │   ├── UnsupportedParameter  a parameter that no backend of the pair can honour
 │   ├── ModelNotFound         unknown model
 │   ├── ContextLengthExceeded prompt and answer exceed the context
@@ -22,7 +23,9 @@ SlipstreamError
 ├── Incomparable              an answer that parity cannot compare; internal to parity
 └── UpstreamError             the upstream is at fault
     ├── UpstreamUnavailable   unreachable, or reports that it is not ready
+    │   └── BreaksServers         refused, because the same request broke servers
     ├── UpstreamTimeout       a deadline passed
+    │   ├── ConnectTimeout        of the connection, before the request was sent
     │   └── UpstreamStalled   a stalled stream that can be resumed elsewhere
     │       └── UpstreamHalted    a stalled stream whose server does not respond
     ├── UpstreamFailed        responded with an internal error or a malformed answer
@@ -30,6 +33,8 @@ SlipstreamError
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 _SHOWN_CHARS = 80
 
@@ -81,14 +86,46 @@ class RequestError(SlipstreamError):
         self.code = code
 
 
+class RequestCode(StrEnum):
+    """OpenAI's codes of errors in a field of the request."""
+
+    ARRAY_TOO_LONG = "array_above_max_length"
+    CONTEXT_LENGTH = "context_length_exceeded"
+    DECIMAL_TOO_LARGE = "decimal_above_max_value"
+    DECIMAL_TOO_SMALL = "decimal_below_min_value"
+    EMPTY_ARRAY = "empty_array"
+    INTEGER_TOO_LARGE = "integer_above_max_value"
+    INTEGER_TOO_SMALL = "integer_below_min_value"
+    MISSING = "missing_required_parameter"
+    MODEL_NOT_FOUND = "model_not_found"
+    STRING_TOO_LONG = "string_above_max_length"
+    TYPE = "invalid_type"
+    UNKNOWN = "unknown_parameter"
+    UNSUPPORTED = "unsupported_parameter"
+    UNSUPPORTED_VALUE = "unsupported_value"
+    VALUE = "invalid_value"
+
+
 class InvalidRequest(RequestError):
-    """Malformed or out of bounds; the message names the field and the value."""
+    """Malformed or out of bounds; the message names the field and the value. With a `param`, the code is
+    `invalid_value` unless there is a closer one."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param=param, code=RequestCode.VALUE if code is None and param is not None else code)
+
+
+class MissingParameter(InvalidRequest):
+    """The body lacks the field `name`. `hint` is a further sentence."""
+
+    def __init__(self, name: str, hint: str = "") -> None:
+        message = f"Missing required parameter: '{name}'. {hint}".rstrip()
+        super().__init__(message, param=name, code=RequestCode.MISSING)
 
 
 class UnsupportedParameter(RequestError):
     """No backend of this pair can honour the parameter, and none is dropped silently."""
 
-    def __init__(self, message: str, *, param: str | None, code: str = "unsupported_parameter") -> None:
+    def __init__(self, message: str, *, param: str | None, code: str = RequestCode.UNSUPPORTED) -> None:
         super().__init__(message, param=param, code=code)
 
 
@@ -96,14 +133,16 @@ class ModelNotFound(RequestError):
     """There is no such model. The message discloses no other models."""
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"The model '{shorten(model)}' does not exist.", param="model", code="model_not_found")
+        super().__init__(
+            f"The model '{shorten(model)}' does not exist.", param="model", code=RequestCode.MODEL_NOT_FOUND
+        )
 
 
 class ContextLengthExceeded(RequestError):
     """The prompt does not fit; the message has both numbers. `param` is the field that holds the prompt."""
 
     def __init__(self, message: str, *, param: str = "messages") -> None:
-        super().__init__(message, param=param, code="context_length_exceeded")
+        super().__init__(message, param=param, code=RequestCode.CONTEXT_LENGTH)
 
 
 class BodyTooLarge(RequestError):
@@ -189,24 +228,47 @@ class UpstreamError(SlipstreamError):
     """The upstream is at fault; before the first byte another replica may be tried.
 
     The message goes to clients and contains no address; `detail` is for the log only. Neither quotes bytes from the
-    upstream, which may be text of an answer.
+    upstream, which may be text of an answer. `broke`: the connection broke after the request had been sent, so the
+    request may be the cause.
     """
 
-    def __init__(self, message: str, *, detail: str = "") -> None:
+    def __init__(self, message: str, *, detail: str = "", broke: bool = False) -> None:
         super().__init__(message)
         self.detail = detail
+        self.broke = broke
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the upstream may have run the request."""
+        return True
 
 
 class UpstreamUnavailable(UpstreamError):
     """The upstream is unreachable, or none of its replicas is up; retry after `retry_after_s`."""
 
-    def __init__(self, message: str, *, detail: str = "", retry_after_s: float = 2.0) -> None:
-        super().__init__(message, detail=detail)
+    def __init__(self, message: str, *, detail: str = "", broke: bool = False, retry_after_s: float = 2.0) -> None:
+        super().__init__(message, detail=detail, broke=broke)
         self.retry_after_s = retry_after_s
+
+    @property
+    def was_sent(self) -> bool:
+        return self.broke
+
+
+class BreaksServers(UpstreamUnavailable):
+    """The same request broke several servers a short time ago, and is refused for `retry_after_s`."""
 
 
 class UpstreamTimeout(UpstreamError):
-    """A deadline passed: connect, first chunk, between chunks, or total; the message says which."""
+    """A deadline passed: first chunk, between chunks, or total; the message says which."""
+
+
+class ConnectTimeout(UpstreamTimeout):
+    """The upstream did not accept a connection in time."""
+
+    @property
+    def was_sent(self) -> bool:
+        return False
 
 
 class UpstreamStalled(UpstreamTimeout):

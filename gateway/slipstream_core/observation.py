@@ -15,7 +15,6 @@ from slipstream_core.types import Arm, Reason
 class Level(StrEnum):
     """The origin of an estimate, from the most to the least specific."""
 
-    FINGERPRINT = "fingerprint"
     CLASS = "class"
     PAIR = "pair"
     PRIOR = "prior"
@@ -43,11 +42,11 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `neighbours_step_s` is the time of a step in the present batch, counting only neighbours that speculate because it
     pays for them alone, and continue whatever this request does; None without such neighbours.
-    `neighbours_draft_length` is the sum of their draft lengths over `load`.
+    `neighbours_draft_length` is the sum of their draft lengths over `load`. `timed`: an answer of these servers has
+    been timed. Before that, only the ratios of the times mean something.
     """
 
     output_tokens: Estimate
-    output_tokens_spread: float
     acceptance: Estimate | None
     plain_tpot_s: Estimate
     step_base_s: Estimate
@@ -57,12 +56,12 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     load: float
     neighbours_step_s: Estimate | None = None
     neighbours_draft_length: float = 0.0
+    timed: bool = True
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The key of a request's estimates: computed once per request, and part of its observation.
 
-    `fingerprint` and `source` are 16 hex digits: the prompt's skeleton, and the sender (API key id and system prompt).
     `cold_class` is the request class by the classifier alone, so that it does not change with the estimates.
     `temperature` is a coarse bucket. `key` is 16 hex digits of the caller's public id; empty without
     access control, and from gateways of an older version. `adapter` is 16 hex digits of the LoRA adapter's name; empty
@@ -70,8 +69,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     pair: str
-    fingerprint: str
-    source: str
     cold_class: str
     temperature: int
     key: str = ""

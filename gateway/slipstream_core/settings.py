@@ -100,7 +100,7 @@ class OverloadSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
     min_limit: Annotated[AtLeastOne, option("lowest concurrency limit of a pair")] = 16
     tolerance: float = 2.0
-    retry_share: Annotated[Share, option("share of requests that may be retried")] = 0.2
+    retry_share: Annotated[Share, option("share of requests that may be retried; 0: no retries at all")] = 0.2
     retries_per_s: float = 10.0
 
 
@@ -332,7 +332,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="URL",
         ),
     ] = None
-    host: Annotated[str, option("address to listen on")] = "127.0.0.1"
+    host: Annotated[str, option("address to listen on, :: for every IPv4 and IPv6 address")] = "127.0.0.1"
     port: Annotated[PortOrAny, option("port to listen on, 0 for a free one")] = 8080
     ext_proc: Annotated[
         ListenAddress | None,

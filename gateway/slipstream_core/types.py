@@ -106,11 +106,18 @@ class Reason(StrEnum):
     HOLD_BACK = "hold_back"
     EXPLORATION = "exploration"
     SPECULATION_PAYS = "speculation_pays"
+    SPECULATION_MAY_PAY = "speculation_may_pay"
     SPECULATIVE_UNAVAILABLE = "speculative_unavailable"
     ENGINE_CANNOT = "engine_cannot"
     ENGINE_NOT_LOSSLESS = "engine_not_lossless"
     ENGINE_UNVERIFIED = "engine_unverified"
     PRESSURE = "pressure"
+
+
+BY_SAVING = frozenset({Reason.SPECULATION_PAYS, Reason.SPECULATION_MAY_PAY})
+"""The reasons of requests that speculate for their predicted saving: it is above the margin, or may be."""
+TREATMENT = BY_SAVING | {Reason.CLASS_ENABLED}
+"""The reasons of requests that are compared with the control."""
 
 
 class Capability(StrEnum):
@@ -160,20 +167,22 @@ class PromptSize(msgspec.Struct, frozen=True, kw_only=True):
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An OpenAI request, parsed and validated once at the edge.
 
-    `messages` for chat and responses, `prompt` (text or token ids) for completions: the first one if there are several.
-    `prompt_size` and `choices` cover all prompts: `choices` counts the generated answers, one for each prompt and
-    choice (`n`, or `best_of` if it is larger). `seed` and `max_tokens` are None if the client left them out. `features`
-    names the optional parameters in use that a backend must honour (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …),
-    by their OpenAI or vLLM name, and `RESPONSES_FEATURE` for a request to that endpoint, which not every backend
-    supports. `mode` and `draft_length` are the client's preference, which a policy may permit; `learn` False excludes
-    the outcome from the estimates. `capture`: the client allows or denies that the answer is kept for training; None
-    without its header. `raw` is the unchanged body, for upstreams with the same protocol.
+    `messages` for chat and responses, `prompt` (text or token ids) for completions: the first one if there are
+    several, with the others in `further_prompts`. `prompt_size` and `choices` cover all prompts: `choices` counts the
+    generated answers, one for each prompt and choice (`n`, or `best_of` if it is larger). `seed` and `max_tokens` are
+    None if the client left them out. `features` names the optional parameters in use that a backend must honour
+    (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …), by their OpenAI or vLLM name, and `RESPONSES_FEATURE` for a
+    request to that endpoint, which not every backend supports. `mode` and `draft_length` are the client's preference,
+    which a policy may permit; `learn` False excludes the outcome from the estimates. `capture`: the client allows or
+    denies that the answer is kept for training; None without its header. `raw` is the unchanged body, for upstreams
+    with the same protocol.
     """
 
     endpoint: Endpoint
     model: str
     messages: tuple[Message, ...] = ()
     prompt: str | tuple[int, ...] | None = None
+    further_prompts: tuple[str | tuple[int, ...], ...] = ()
     max_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -192,6 +201,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     learn: bool = True
     capture: bool | None = None
     raw: bytes = b""
+
+    @property
+    def prompts(self) -> int:
+        """The number of prompts."""
+        return 1 + len(self.further_prompts)
 
 
 class RequestProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +245,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The arm of a request, with the reason. `draft_length` is 0 exactly when `arm` is not speculative.
 
     `detail` is the reason in one sentence; `numbers` holds all figures behind it. `saving_s` is the predicted saving of
-    the best draft length, negative if speculation is slower; None without a forecast. `unconditional`: the request
+    the best draft length, negative if speculation is slower; None without a forecast, and before the servers have been
+    timed. `unconditional`: the request
     would speculate whatever its neighbours do, so that other decisions may count on it. `adaptive`: the draft length is
     a maximum, and in each step the server verifies as many draft tokens as pay. `revision` is the new revision of the
     pair whose servers answer; empty for the serving one.

@@ -47,7 +47,9 @@ _COMMANDS = {
     "extproc": _Entry(".gateway.extproc", ".gateway.command", "decide inside Envoy, as its external processor"),
     "route": _Entry(".route_options", ".route", "explain the decision for a request without running it"),
     "kill": _Entry(
-        ".kill.options", ".kill.command", "stop speculation in a cluster at once, and wait for confirmation"
+        ".kill.options",
+        ".kill.command",
+        "stop speculation at once, in a cluster or at gateways, and wait for confirmation",
     ),
     "unkill": _Entry(".kill.options", ".kill.unkill", "undo a kill"),
     "keys": _Entry(".keys.command", ".keys.command", "create, list, revoke and rotate API keys"),

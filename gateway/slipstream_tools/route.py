@@ -14,7 +14,7 @@ from slipstream_core.types import Decision, GenerationRequest, RequestProfile
 from slipstream_gateway.api.parse import parse_request
 from slipstream_gateway.api.request import RequestOverrides
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
-from slipstream_gateway.decide.estimate import ForecastQuery, Learner
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner, subject_of
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide, explanation
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -71,7 +71,7 @@ def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route)
     learner = Learner()
     return learner.forecast(
         ForecastQuery(
-            learner.subject(request, profile, pair=route.pair.metadata.key, key_id=""),
+            subject_of(profile, request.temperature, pair=route.key),
             profile,
             plain_pool=route.plain.pool,
             speculative_pool=route.speculative.pool,
@@ -84,13 +84,13 @@ def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route)
 
 
 def _as_json(route: Route, profile: RequestProfile, decision: Decision) -> str:
-    value = explanation(route.pair.metadata.key, profile, decision)
+    value = explanation(route.key, profile, decision)
     return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
 def _as_text(route: Route, profile: RequestProfile, decision: Decision) -> str:
     rows: list[tuple[str, object]] = [
-        ("model", f"{route.model} (ModelPair/{route.pair.metadata.key})"),
+        ("model", f"{route.model} (ModelPair/{route.key})"),
         ("arm", decision.arm),
         ("reason", f"{decision.reason}: {decision.detail}"),
         ("class", decision.request_class),

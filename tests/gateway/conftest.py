@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,15 @@ def serve() -> Iterator[Callable[[GatewaySettings], Gateway]]:
             return started
 
         yield start
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What the gateway logged so far; gRPC's own loggers have things to say of a busy machine."""
+    caplog.set_level(logging.INFO, "slipstream_gateway")
+
+    def messages() -> list[str]:
+        ours = [record for record in caplog.records if record.name.startswith("slipstream_gateway")]
+        return [f"{record.levelname} {record.getMessage()}" for record in ours]
+
+    return messages

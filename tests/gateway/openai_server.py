@@ -14,6 +14,8 @@ from tests.support.threaded_server import ConnectionServer
 
 async def _leaves(reader: asyncio.StreamReader, within_s: float) -> bool:
     """Whether the client that waits for an answer disconnects."""
+    if not within_s:
+        return False
     try:
         return not await asyncio.wait_for(reader.read(1), within_s)
     except TimeoutError:
@@ -51,11 +53,11 @@ class OpenAiServer(ConnectionServer):
     draft tokens of an answer that is not streamed, `scored=N` to tell the log-probabilities of N tokens with each,
     `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
 
-    `slow_s` and `status` are as in a script, whatever the text says. `pace_s` are the seconds between tokens where the
-    text says `gap` alone; `odd_token` is the index of a token that this server spells otherwise, `finish_reason` what
-    its answers end with. `models` are those that it lists; it refuses others as vLLM does. Without any it lists none,
-    and serves every name. A server that is not `scripted` gives every text the same answer: for tests that make texts
-    up, which may be a script by chance.
+    `slow_s` and `status` are as in a script, whatever the text says. `pace_s` are the seconds between tokens where
+    the text says `gap` alone; `odd_token` is the index of a token that this server spells otherwise, `finish_reason`
+    what its answers end with. `models` are those that it lists, with `max_model_len`; it refuses others as vLLM does.
+    Without any it lists none, and serves every name. A server that is not `scripted` gives every text the same
+    answer: for tests that make texts up, which may be a script by chance.
     """
 
     def __init__(self, port: int = 0, *, scripted: bool = True) -> None:
@@ -70,6 +72,7 @@ class OpenAiServer(ConnectionServer):
         self.finish_reason = "stop"
         self.answer_id = "chatcmpl-up"
         self.models: list[str] = []
+        self.max_model_len: Any = None
         self._scripted = scripted
         super().__init__(port)
 
@@ -83,7 +86,7 @@ class OpenAiServer(ConnectionServer):
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
         body = await _body(reader, headers)
         if lines[0].startswith("GET"):
-            data = [{"id": name, "object": "model"} for name in self.models]
+            data = [{"id": name, "object": "model", "max_model_len": self.max_model_len} for name in self.models]
             await self._reply(writer, 200, {"object": "list", "data": data})
             return True
         request = json.loads(body)
@@ -103,9 +106,18 @@ class OpenAiServer(ConnectionServer):
         script = dict(word.partition("=")[::2] for word in words)
         return await self._play(request, script, reader, writer, is_response=is_response)
 
+    async def _leaves_while_held(self, reader: asyncio.StreamReader) -> bool:
+        """Waits for `slow_s`, which a test may set to 0 meanwhile."""
+        waited_s = 0.0
+        while waited_s < self.slow_s:
+            step_s = min(0.05, self.slow_s - waited_s)
+            if await _leaves(reader, step_s):
+                return True
+            waited_s += step_s
+        return False
+
     async def _play(self, request: Any, script: dict[str, str], reader: Any, writer: Any, *, is_response: bool) -> bool:
-        slow_s = float(script.get("slow", 0)) or self.slow_s
-        if slow_s and await _leaves(reader, slow_s):
+        if await _leaves(reader, float(script.get("slow", 0))) or await self._leaves_while_held(reader):
             self.cancelled.set()
             return False
         if self.status is not None:

@@ -21,7 +21,6 @@ Json = dict[str, Any]
 
 WORDS = [f"w{number} " for number in range(12)]
 PROMPT_IDS, ANSWER_IDS = [1, 2, 3], list(range(10, 22))
-GARBAGE_IDS = [number + 1000 for number in ANSWER_IDS]
 DRAFT_TOKENS, STEPS, ACCEPTED = 4, 4, 7
 DETAILS = {
     "spec_accept_rate": ACCEPTED / (STEPS * DRAFT_TOKENS),
@@ -38,13 +37,12 @@ TOKENS_PER_PASS = len(WORDS) / (1 + STEPS)
 
 
 class ScriptedDialect(WebServer):
-    """A server in a thread. `garbage`: sampled answers are none of the target. `ready` can be changed while it runs."""
+    """A server in a thread. `ready` can be changed while it runs."""
 
     ready_path: ClassVar[str]
 
-    def __init__(self, *, speculates: bool, garbage: bool = False) -> None:
+    def __init__(self, *, speculates: bool) -> None:
         self.speculates = speculates
-        self.garbage = garbage
         self.ready = True
         self.requests: list[Json] = []
         super().__init__()
@@ -54,7 +52,6 @@ class ScriptedDialect(WebServer):
             web.get(self.ready_path, self._readiness),
             web.post("/v1/completions", self._completion),
             web.post("/v1/chat/completions", self._chat),
-            web.post("/generate", self._generate),
         ]
 
     async def _readiness(self, request: web.Request) -> web.Response:
@@ -81,18 +78,9 @@ class ScriptedDialect(WebServer):
             return web.json_response({"error": f"1 validation error: {unknown}: extra_forbidden"}, status=400)
         return web.json_response(self.completion(body))
 
-    async def _generate(self, request: web.Request) -> web.Response:
-        body: Json = await request.json()
-        self.requests.append(body)
-        return web.json_response(self.generate(body), status=200)
-
     def refused(self, body: Json, *, chat: bool) -> list[str]:
         """The parameters that the server refuses."""
         return []
-
-    def generate(self, body: Json) -> Json:
-        """The answer of SGLang's own API."""
-        raise web.HTTPNotFound
 
     @abstractmethod
     def chat(self, body: Json) -> Json: ...
@@ -134,21 +122,9 @@ class ScriptedSglang(ScriptedDialect):
             "matched_stop": None,
         }
         if body.get("return_token_ids"):
-            ids = GARBAGE_IDS if self.garbage and body["temperature"] else ANSWER_IDS
+            ids = ANSWER_IDS
             choice |= {"token_ids": ids, "prompt_token_ids": PROMPT_IDS}
         return self._whole(body, "text_completion", choice)
-
-    def generate(self, body: Json) -> Json:
-        """One row for each token from `logprob_start_len` on; the first has no log-probability."""
-        tokens = body["input_ids"][body["logprob_start_len"] :]
-        rows = [
-            [None, tokens[0], None],
-            *([-18.0 if token in GARBAGE_IDS else 0.0, token, None] for token in tokens[1:]),
-        ]
-        others = [[-20.0 - number, 500 + number, None] for number in range(body["top_logprobs_num"] - 1)]
-        tops = [None, *([[0.0, 10 if token in GARBAGE_IDS else token, None], *others] for token in tokens[1:])]
-        meta = {"input_token_logprobs": rows, "input_top_logprobs": tops, "prompt_tokens": len(body["input_ids"])}
-        return {"text": "w0", "output_ids": [10], "meta_info": meta}
 
     def chunks(self, body: Json) -> Iterator[bytes]:
         yield self._chunk(body, [self._choice({"role": "assistant", "content": "", "reasoning_content": None})])

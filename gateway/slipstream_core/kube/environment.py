@@ -22,6 +22,11 @@ def own_namespace(environ: Mapping[str, str] = os.environ) -> str | None:
         return None
 
 
+def own_address(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The first address of the pod that this process runs in, from `POD_IP`; None if it is not set."""
+    return environ.get("POD_IP") or None
+
+
 def default_kubeconfig(environ: Mapping[str, str] = os.environ) -> Path | None:
     """The kubeconfig of a service that was given none: None within a cluster, else `KUBECONFIG` or the user's own."""
     return None if environ.get("KUBERNETES_SERVICE_HOST") else _user_kubeconfig(environ)

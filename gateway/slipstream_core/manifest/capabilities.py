@@ -64,8 +64,9 @@ UNREAD = frozenset({RESPONSES_FEATURE})
 
 PLAIN_OPENAI = Capabilities()
 SPECULATING_OPENAI = Capabilities(unsupported=_INEXACT_WITH_SPECULATION)
-# Slipstream's Triton model returns one answer per request; the gateway sends several requests for `n`.
-PLAIN_TRITON = Capabilities(honoured=frozenset({"n"}))
+# Slipstream's Triton model returns one answer per request; the gateway sends several requests for `n` and for several
+# prompts.
+PLAIN_TRITON = Capabilities(honoured=frozenset({"n", "prompt"}))
 SPECULATING_TRITON = Capabilities(honoured=frozenset())
 # One pool for both arms. With the plugin's acceptance rule, every feature of vLLM is exact at every draft length.
 VLLM = Capabilities(unsupported=_REFUSED_BY_SPECULATING_VLLM)

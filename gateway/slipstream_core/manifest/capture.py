@@ -69,6 +69,10 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_bytes_per_day: Annotated[
         int, Meta(ge=1, le=2**50, description="Maximum size of the pair's files of one day (UTC), in bytes.")
     ] = 1024**3
+    max_key_share: Annotated[
+        float,
+        Meta(gt=0, le=1, description="Maximum share of maxBytesPerDay that the answers of one API key take."),
+    ] = 0.25
     retention_days: Annotated[
         int, Meta(ge=1, le=3650, description="Days after which the pair's files are deleted.")
     ] = 30

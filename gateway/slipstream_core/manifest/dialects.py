@@ -4,8 +4,8 @@ Read in the engines' code. No server of either engine has run with Slipstream, b
 
 - SGLang 0.5.23, the wheel's `sglang/srt`: parameters in `entrypoints/openai/protocol.py`, whose models ignore unknown
   names; draft counts in `managers/tokenizer_manager.py` (`_calculate_spec_decoding_metrics`) and `entrypoints/openai/
-  serving_chat.py`; sampling with drafts in `speculative/eagle_utils.py` (`eagle_sample`); scores in
-  `managers/scheduler_components/logprob_result_processor.py`; readiness in `entrypoints/http_server.py`.
+  serving_chat.py`; sampling with drafts in `speculative/eagle_utils.py` (`eagle_sample`); readiness in
+  `entrypoints/http_server.py`.
 - TensorRT-LLM, main branch of 2026: parameters in `tensorrt_llm/serve/openai_protocol.py` at 0076e9390e1e, whose models
   refuse unknown names; draft counts in `postprocess_handlers.py` at 01bf19231d29; readiness in `openai_server.py` at
   00057725d9a6; sampling with drafts in `docs/source/features/sampling.md` at 05ce57bcac5b.
@@ -36,23 +36,16 @@ class CountsForm(StrEnum):
     AVG_DECODED_TOKENS_PER_ITER = "avg_decoded_tokens_per_iter"
 
 
-class ScoresForm(StrEnum):
-    """The form in which a server scores the tokens of a prompt, by the name of its field. `INPUT_TOKEN_LOGPROBS`: of
-    SGLang's own `/generate`, without ranks."""
-
-    PROMPT_LOGPROBS = "prompt_logprobs"
-    INPUT_TOKEN_LOGPROBS = "input_token_logprobs"
-
-
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """The differences of one engine's OpenAI-compatible server.
 
     `unsupported`: parameters that it ignores silently or refuses. `inexact`: parameters that change the answer while it
     speculates, or that it refuses then. `refused_without_effect`: parameters without effect on an answer, which it
     refuses nevertheless. `counts`: the form of its draft counts, None if it has none; `counts_field`: the parameter
-    that requests them, if they need one. `scores`: the form of its scores, None if it has none. `ids_in_traffic`:
-    `return_token_ids` works for every request, as with vLLM. `caches_prefixes`: the engine caches the beginnings of
-    prompts unless it is told not to. `ready_path`: the path that has status 200 exactly if the server is ready.
+    that requests them, if they need one. `scores`: it scores the tokens of a prompt, as vLLM's `prompt_logprobs` does.
+    `ids_in_traffic`: `return_token_ids` works for every request, as with vLLM. `caches_prefixes`: the engine caches the
+    beginnings of prompts unless it is told not to. `ready_path`: the path that has status 200 exactly if the server is
+    ready.
     """
 
     unsupported: frozenset[str] = frozenset()
@@ -60,7 +53,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     refused_without_effect: frozenset[str] = frozenset()
     counts: CountsForm | None = None
     counts_field: str | None = None
-    scores: ScoresForm | None = ScoresForm.PROMPT_LOGPROBS
+    scores: bool = True
     ids_in_traffic: bool = True
     caches_prefixes: bool = False
     ready_path: str = "v1/models"
@@ -117,7 +110,7 @@ DIALECTS: Mapping[DialectName, Dialect] = MappingProxyType(
             inexact=_PENALTIES,  # "a relaxed version": all rows of a step get the penalties of the tokens before it
             counts=CountsForm.SPEC_TOKENS_DETAILS,
             counts_field="return_spec_tokens_details",
-            scores=ScoresForm.INPUT_TOKEN_LOGPROBS,
+            scores=False,  # only by an API of its own, `/generate`, and without ranks
             ids_in_traffic=False,  # refused for streamed chats
             caches_prefixes=True,  # `disable_radix_cache` is False
             ready_path="ready",
@@ -138,7 +131,7 @@ DIALECTS: Mapping[DialectName, Dialect] = MappingProxyType(
                 }
             ),
             counts=CountsForm.AVG_DECODED_TOKENS_PER_ITER,
-            scores=None,
+            scores=False,
             ids_in_traffic=False,
             caches_prefixes=True,  # `KvCacheConfig.enable_block_reuse` is True
             ready_path="health",

@@ -23,13 +23,13 @@ _STAMP_RESOLUTION_NS = 2_000_000_000
 EMBEDDED_MANIFEST = Path(__file__).parent.parent / "examples" / "embedded.yaml"
 
 
-def load_file(path: Path | str, *, local_endpoints: Sequence[str] = LOCAL) -> RoutingTable:
+def load_file(path: Path | str) -> RoutingTable:
     """The routing table of the manifest at `path`.
 
     Raises:
         ManifestError: the file cannot be read or has problems; each line of the message begins with the file's name.
     """
-    return compile_file(Path(path), read_file(Path(path)), local_endpoints=local_endpoints)
+    return compile_file(Path(path), read_file(Path(path)))
 
 
 def read_file(path: Path) -> bytes:

@@ -19,8 +19,8 @@ def spec_hash(pair: ModelPair | None, policy: SpeculationPolicy) -> str:
     """The hash of the spec that a rollback is tied to, as 16 hexadecimal digits. A different hash restarts the classes.
 
     It leaves out fields that do not change how requests are answered: kill switches, `enabled`, `retryToken` (which
-    clears a rollback by itself), and the number and addresses of servers. Fields at their default are left out as well,
-    so that a version with more fields does not clear a rollback.
+    clears a rollback by itself), bounds on requests, and the number and addresses of servers. Fields at their default
+    are left out as well, so that a version with more fields does not clear a rollback.
     """
     policy_spec = msgspec.structs.replace(policy.spec, kill_switch=None, retry_token=None, enabled=True)
     return written_hash(None if pair is None else _judged(pair), beyond_defaults(policy_spec))
@@ -29,7 +29,7 @@ def spec_hash(pair: ModelPair | None, policy: SpeculationPolicy) -> str:
 def _judged(pair: ModelPair) -> object:
     serving = pair.spec.serving
     image = None if serving is None else serving.image
-    spec = msgspec.structs.replace(pair.spec, kill_switch=None, serving=None)
+    spec = msgspec.structs.replace(pair.spec, kill_switch=None, serving=None, request_bounds=None)
     return [image, beyond_defaults(spec)]
 
 

@@ -14,6 +14,7 @@ from msgspec import Meta
 from slipstream_core.manifest.capture import Capture
 from slipstream_core.manifest.engines import Engine, ModelName
 from slipstream_core.manifest.naming import CLASS_PATTERN
+from slipstream_core.manifest.request_bounds import RequestBounds
 from slipstream_core.manifest.rollout import Analysis, Rollback, Rollout, Thresholds
 from slipstream_core.manifest.serving import Serving
 
@@ -143,6 +144,10 @@ class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     price_per_gpu_hour: Annotated[
         Annotated[float, Meta(ge=0, le=100_000)] | None,
         Meta(description="Price of one GPU for an hour, for cost figures; in a currency of your choice."),
+    ] = None
+    request_bounds: Annotated[
+        RequestBounds | None,
+        Meta(description="Largest values that gateways accept in requests. Default: those of the servers."),
     ] = None
     serving: Annotated[
         Serving | None,

@@ -29,6 +29,8 @@ EXPIRES_S = 25
 LATELY_S = 60
 EVERY_PAIR = "*"
 """Stands in `in_use` for the pairs that it has no room for."""
+EVERY_SERVER = "every server"
+"""Stands in `withheld` for the servers of a pair that the gateway's own kill switch has stopped."""
 
 _UID_DIGITS = 8  # enough to distinguish objects of one name; whole uids would halve the capacity of a report
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"

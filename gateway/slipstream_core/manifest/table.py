@@ -29,6 +29,7 @@ from slipstream_core.manifest.engines import (
 )
 from slipstream_core.manifest.fingerprint import written_hash
 from slipstream_core.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
+from slipstream_core.manifest.request_bounds import NO_BOUNDS, TENSOR_BOUNDS, RequestBounds, merged
 from slipstream_core.manifest.rules import has_draft, pair_key_of
 from slipstream_core.manifest.standing import PairStatus, Standing
 
@@ -73,16 +74,17 @@ class CanaryRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """The data to serve one model name. `speculative` is None if the pair has no draft. `fallback`: servers without
-    speculation for requests with a parameter that the servers of both arms refuse.
+    """The data to serve one model name. `key` is that of the pair. `speculative` is None if the pair has no draft.
+    `fallback`: servers without speculation for requests with a parameter that the servers of both arms refuse.
 
     `generation` is a hash of the pair and its policy as written: equal exactly when both are. `standing` limits the
     share of each class that may speculate; None, as with a file, sets no limit. `killed` is the reason why no request
     of this pair may speculate, beyond the kill switches of `pair` and `policy`. `canary` is the new revision that is
-    compared with this one. `adapter` is the LoRA adapter of a route of `for_adapter`.
+    compared with this one. `adapter` is the LoRA adapter of a route of `for_adapter`. `bounds` are those on requests.
     """
 
     model: str
+    key: str
     pair: ModelPair
     policy: SpeculationPolicy | None
     plain: Backend
@@ -94,6 +96,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     fallback: Backend | None = None
     canary: CanaryRoute | None = None
     adapter: Adapter | None = None
+    bounds: RequestBounds = NO_BOUNDS
 
     def for_adapter(self, name: str) -> Route | None:
         """The route of an adapter: the same servers, by the adapter's name there. None: the pair does not have it."""
@@ -193,6 +196,7 @@ def compile_route(
     plain, speculative = _backends(pair, tuple(endpoints))
     return Route(
         model=pair.spec.model,
+        key=pair.metadata.key,
         pair=pair,
         policy=policy,
         plain=plain,
@@ -202,6 +206,7 @@ def compile_route(
         standing=standing,
         killed=killed,
         fallback=_fallback(pair),
+        bounds=_bounds(pair, plain, speculative),
     )
 
 
@@ -230,8 +235,13 @@ def with_endpoints(route: Route, endpoints: tuple[str, ...]) -> Route:
     speculative = route.speculative
     if speculative is not None:
         speculative = msgspec.structs.replace(speculative, endpoints=endpoints)
-    plain, speculative = _named(route.pair.metadata.key, plain, speculative)
+    plain, speculative = _named(route.key, plain, speculative)
     return msgspec.structs.replace(route, plain=plain, speculative=speculative)
+
+
+def _bounds(pair: ModelPair, *backends: Backend | None) -> RequestBounds:
+    in_triton = any(backend is not None and backend.protocol is WireProtocol.TRITON for backend in backends)
+    return merged(pair.spec.request_bounds, TENSOR_BOUNDS if in_triton else NO_BOUNDS)
 
 
 def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backend, Backend | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -66,7 +67,7 @@ class Counts:
 if TYPE_CHECKING:
     from slipstream_gateway.access.tokens import Tokens
 
-_BEARER = "bearer "
+_BEARER = re.compile("bearer +", re.IGNORECASE)  # RFC 9110, 11.4: one blank or more, no tab
 _MISSING = "No API key provided. Send it as 'Authorization: Bearer <key>'."
 
 
@@ -220,9 +221,10 @@ class KeyedAccess:
     def _authenticate(self, authorization: str | None) -> Principal:
         if not authorization:
             raise NotAuthenticated(_MISSING)
-        if authorization[: len(_BEARER)].lower() != _BEARER:
+        scheme = _BEARER.match(authorization)
+        if scheme is None:
             raise NotAuthenticated(INCORRECT)
-        text, now_s = authorization[len(_BEARER) :], self._clock()
+        text, now_s = authorization[scheme.end() :], self._clock()
         if text.startswith(PREFIX) or self._tokens is None:
             return self._keyring.authenticate(text, now_s)
         return self._tokens.authenticate(text, now_s)

@@ -21,8 +21,8 @@ _RATE_S = 5.0
 
 class PairAdmission(msgspec.Struct, frozen=True, kw_only=True):
     """The admission state of one pair. `latency_ratio` is the ratio of the latency to the usual latency in the last
-    window. `expected_wait_s` is the expected wait of a new request, 0 while the queue is empty. `waited` counts the
-    admitted requests that had to wait, `waited_s` sums their waits. `refused` counts refusals by cause."""
+    window. `waited` counts the admitted requests that had to wait, `waited_s` sums their waits. `refused` counts
+    refusals by cause."""
 
     pair: str
     limit: int
@@ -30,7 +30,6 @@ class PairAdmission(msgspec.Struct, frozen=True, kw_only=True):
     queued: int
     pressure: float
     latency_ratio: float
-    expected_wait_s: float
     waited: int
     waited_s: float
     refused: dict[str, int]
@@ -161,7 +160,6 @@ class Admission:
 
     def snapshot(self) -> tuple[PairAdmission, ...]:
         """The admission state of each pair, for metrics and the console."""
-        now_s = self._clock()
         return tuple(
             PairAdmission(
                 pair=slots.pair,
@@ -170,7 +168,6 @@ class Admission:
                 queued=len(slots.queue),
                 pressure=self._pressure(slots),
                 latency_ratio=slots.limit.ratio,
-                expected_wait_s=(slots.wait_s(len(slots.queue), now_s) or 0.0) if slots.queue else 0.0,
                 waited=slots.waited,
                 waited_s=slots.waited_s,
                 refused=dict(slots.refused),

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
-from slipstream_core.errors import InvalidRequest, shorten
+from slipstream_core.errors import InvalidRequest, MissingParameter, RequestCode, shorten
+from slipstream_core.parameter_names import KNOWN_PARAMETERS, suggestion
 
 MAX_PARTS = 65_536
 """Strings (including field names), objects and lists of one body: a conversation of thousands of messages fits."""
@@ -65,6 +66,17 @@ def check_fields(fields: Collection[str]) -> None:
 
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_EXACT = 2.0**53  # larger floats are not exact integers
+_JSON_TYPES = {
+    "bool": "a boolean",
+    "float": "a number",
+    "int": "an integer",
+    "str": "a string",
+    "array": "an array",
+    "object": "an object",
+}
+_TYPE = re.compile(r"\b(?:" + "|".join(_JSON_TYPES) + r")\b")
+_ABSENT = re.compile(r"missing required field `([^`]+)`")
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 
 
@@ -155,6 +167,18 @@ def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
     return _decode(raw, _decode_names)[1]
 
 
+def missing(name: str, fields: Collection[str]) -> MissingParameter:
+    """The error for a body without the field `name`. A similar name among `fields` may be a misspelling of it."""
+    unknown = [field for field in fields if field not in KNOWN_PARAMETERS]
+    found = next((field for field in unknown if suggestion(field, (name,))), None)
+    return MissingParameter(name, "" if found is None else f"Is '{found}' a misspelling of it?")
+
+
+def empty_array(where: str, expected: str) -> InvalidRequest:
+    """The error for the value `[]` of the field `where`."""
+    return InvalidRequest(f"Invalid '{where}': expected {expected}, got [].", param=where, code=RequestCode.EMPTY_ARRAY)
+
+
 def _decode(raw: bytes, decode: Callable[[bytes], _Body]) -> tuple[_Body, dict[str, msgspec.Raw]]:
     check_values(raw)
     try:
@@ -162,7 +186,7 @@ def _decode(raw: bytes, decode: Callable[[bytes], _Body]) -> tuple[_Body, dict[s
             raw.decode()  # the decoders validate only the strings that they return, and the rest goes upstream
         fields = _decode_names(raw)
         check_fields(fields)
-        return decode(raw), fields
+        return _decode_fields(raw, fields, decode), fields
     except msgspec.ValidationError as exc:
         _explain(raw, exc)
     except UnicodeDecodeError as exc:
@@ -174,6 +198,43 @@ def _decode(raw: bytes, decode: Callable[[bytes], _Body]) -> tuple[_Body, dict[s
         raise InvalidRequest(f"The request body is not valid JSON: {_lower_first(str(exc))}.") from exc
     except RecursionError as exc:
         raise InvalidRequest("The request body is nested too deeply.") from exc
+
+
+def _decode_fields(raw: bytes, fields: dict[str, msgspec.Raw], decode: Callable[[bytes], _Body]) -> _Body:
+    """The decoded body. Whole numbers that are written as decimals (3.0) become integers in `fields`, as OpenAI takes
+    them and not every server does. Raises `msgspec.ValidationError`."""
+    while True:
+        try:
+            return decode(raw)
+        except msgspec.ValidationError as exc:
+            name = _decimal_field(exc)
+            whole = _whole(fields[name]) if name in fields else None
+            if whole is None:
+                raise
+            fields[name] = whole
+            raw = msgspec.json.encode(fields)
+
+
+def _decimal_field(exc: msgspec.ValidationError) -> str:
+    """The top-level field in which an integer was expected and a decimal found; empty if something else is wrong."""
+    match = _WHERE.match(str(exc))
+    if match is None or not match["path"] or "got `float`" not in match["what"]:
+        return ""
+    return re.split(r"[.\[]", match["path"], maxsplit=1)[0]
+
+
+def _whole(raw: msgspec.Raw) -> msgspec.Raw | None:
+    """The JSON `raw` with whole numbers as integers; None if it has none that were written as decimals."""
+    value = msgspec.json.decode(raw)
+    integers = _integers(value)
+    encoded = msgspec.json.encode(integers)
+    return None if encoded == msgspec.json.encode(value) else msgspec.Raw(encoded)
+
+
+def _integers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_integers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT else value
 
 
 def show(value: object) -> str:
@@ -193,14 +254,16 @@ def _explain(raw: bytes, exc: msgspec.ValidationError) -> NoReturn:
         raise InvalidRequest(f"The request body must be a JSON object: {_lower_first(what)}.") from exc
     if "out of range" in what:
         raise InvalidRequest(f"Invalid '{path}': the number is out of range.", param=path) from exc
-    expected = what.split(", got", 1)[0].replace("`", "").replace(" | null", "")
-    expected = _lower_first(expected).replace("object missing required field", "an object with the field")
-    expected = expected.removeprefix("expected ")
+    if absent := _ABSENT.search(what):
+        raise MissingParameter(f"{path}.{absent[1]}") from exc
+    expected = what.split(", got", 1)[0].replace("`", "").replace(" | null", "").replace(" | ", " or ")
+    expected = _TYPE.sub(lambda found: _JSON_TYPES[found[0]], _lower_first(expected).removeprefix("expected "))
     try:
         value = show(_at(msgspec.json.decode(raw), path))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
         value = "something else"
-    raise InvalidRequest(f"Invalid '{path}': expected {expected}, got {value}.", param=path) from exc
+    message = f"Invalid '{path}': expected {expected}, got {value}."
+    raise InvalidRequest(message, param=path, code=RequestCode.TYPE) from exc
 
 
 def _at(value: Any, path: str) -> object:

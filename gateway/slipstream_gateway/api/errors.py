@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from slipstream_core.errors import (
     BodyTooLarge,
+    BreaksServers,
     ClientTimeout,
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -54,6 +55,7 @@ _KINDS: tuple[tuple[type[Exception], _Kind], ...] = (
     (Overloaded, _Kind(429, "rate_limit_error", "overloaded")),
     (StreamInterrupted, _Kind(502, "server_error", "stream_interrupted")),
     (DeadlineExceeded, _Kind(504, "server_error", "deadline_exceeded")),
+    (BreaksServers, _Kind(503, "server_error", "request_breaks_servers")),
     (UpstreamUnavailable, _Kind(503, "server_error", "upstream_unavailable")),
     (UpstreamTimeout, _Kind(504, "server_error", "upstream_timeout")),
     (UpstreamFailed, _Kind(502, "server_error", "upstream_failed")),
@@ -88,6 +90,8 @@ def error_reply(error: Exception) -> ErrorReply:
         headers += _limit_headers(error)
     if isinstance(error, Overloaded | UpstreamUnavailable):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    if isinstance(error, BreaksServers):
+        headers.append((b"x-should-retry", b"false"))  # OpenAI's clients retry other errors with this status at once
     if isinstance(error, BodyTooLarge):
         headers.append((b"connection", b"close"))  # the rest of the body need not be read
     return ErrorReply(kind.status, headers, error_body(error))

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream_gateway.api.http import json_response
-from slipstream_gateway.conformance import ReplicaConformance
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.parity.scheduler import ParityCount
+from slipstream_gateway.lossless.conformance import ReplicaConformance
+from slipstream_gateway.lossless.parity import ParityCount
 
 
 class Report(Protocol):
@@ -51,7 +51,7 @@ class EvidenceEndpoint:
                 "drafts": list(_drafts(served)),
             }
             for model, served in self._fleet.current.routes.items()
-            for name in (served.route.pair.metadata.key,)
+            for name in (served.route.key,)
         ]
         return json_response({"object": "slipstream.evidence", "data": data})
 

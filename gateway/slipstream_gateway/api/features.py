@@ -9,49 +9,52 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 import msgspec
-from slipstream_core.errors import InvalidRequest, shorten
+from slipstream_core.errors import InvalidRequest, RequestCode, shorten
 
 from slipstream_gateway.api.body import CORE_FIELDS, WireMessage, show
 
-MAX_CHOICES = 8
-MAX_STOP_STRINGS = 4
+MAX_CHOICES = 65_536
+"""Of one prompt. Four times what vLLM generates; the gateway's counts of tokens stay exact."""
 MAX_TOKENS = 2**31 - 1
 RANDOM_SEED = -1
 
 
-def integer(name: str, value: int | None, low: int, high: int) -> int | None:
+def integer(name: str, value: int | None, low: int, high: int = MAX_TOKENS) -> int | None:
     """`value` if it is None or within the bounds. Raises `InvalidRequest`."""
     if value is None or low <= value <= high:
         return value
-    raise InvalidRequest(f"Invalid '{name}': expected {low} to {high}, got {show(value)}.", param=name)
+    code = RequestCode.INTEGER_TOO_SMALL if value < low else RequestCode.INTEGER_TOO_LARGE
+    raise InvalidRequest(f"Invalid '{name}': expected {low} to {high}, got {show(value)}.", param=name, code=code)
 
 
 def choices_of(prompts: int, n: int | None, best_of: int | None) -> int:
     """The number of generated answers: one for each choice of each prompt. Raises `InvalidRequest`."""
-    each = max(integer("n", n, 1, MAX_CHOICES) or 1, integer("best_of", best_of, 1, MAX_CHOICES) or 1)
-    if prompts * each <= MAX_CHOICES:
-        return prompts * each
-    factor = "n" if each == n else "best_of"
-    if each == 1:
-        message = f"Invalid 'prompt': expected at most {MAX_CHOICES} prompts, got {prompts}."
-    else:
-        actual = f"got {prompts} prompts times {factor} {each}"
-        message = f"Invalid 'prompt': expected at most {MAX_CHOICES} choices over all prompts, {actual}."
-    raise InvalidRequest(message, param="prompt")
+    return prompts * max(integer("n", n, 1, MAX_CHOICES) or 1, integer("best_of", best_of, 1, MAX_CHOICES) or 1)
 
 
-def between(name: str, value: float | None, default: float, low: float, high: float) -> float:
-    """`value`, or `default` if it is None. Raises `InvalidRequest` outside the bounds."""
+def temperature_of(value: float | None) -> float:
+    """The maximum is that of the pair or of its servers. Raises `InvalidRequest`."""
     if value is None:
-        return default
-    if low <= value <= high:
+        return 1.0
+    if value >= 0.0:
         return value
-    raise InvalidRequest(f"Invalid '{name}': expected {low:g} to {high:g}, got {show(value)}.", param=name)
+    message = f"Invalid 'temperature': expected 0 or more, got {show(value)}."
+    raise InvalidRequest(message, param="temperature", code=RequestCode.DECIMAL_TOO_SMALL)
+
+
+def top_p_of(value: float | None) -> float:
+    """Raises `InvalidRequest`."""
+    if value is None:
+        return 1.0
+    if 0.0 <= value <= 1.0:
+        return value
+    code = RequestCode.DECIMAL_TOO_SMALL if value < 0.0 else RequestCode.DECIMAL_TOO_LARGE
+    raise InvalidRequest(f"Invalid 'top_p': expected 0 to 1, got {show(value)}.", param="top_p", code=code)
 
 
 def top_k_of(value: int | None) -> int:
     """-1 and 0 both disable the filter, as in vLLM. Raises `InvalidRequest`."""
-    return max(integer("top_k", value, -1, MAX_TOKENS) or 0, 0)
+    return max(integer("top_k", value, -1) or 0, 0)
 
 
 def seed_of(value: int | None) -> int | None:
@@ -64,9 +67,6 @@ def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     if stop is None:
         return ()
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
-    if len(strings) > MAX_STOP_STRINGS:
-        message = f"Invalid 'stop': at most {MAX_STOP_STRINGS} strings are allowed, got {len(strings)}."
-        raise InvalidRequest(message, param="stop")
     if "" in strings:
         raise InvalidRequest("Invalid 'stop': a stop string must not be empty.", param="stop")
     return strings

@@ -62,17 +62,19 @@ _FIELDS = {
     b"content-type": "content_type",
     b"content-encoding": "content_encoding",
 }
+_REFUSABLE = frozenset({"learn", "capture"})
 
 
 def read_headers(scope: Scope) -> RequestHeaders:
-    """Reads the headers in one pass. Of repeated headers the last counts; of several credentials none counts, because a
-    proxy in front of the gateway may have checked another one."""
+    """Reads the headers in one pass. Of repeated headers the last counts, but all values of `learn` and `capture`. Of
+    several credentials none counts, because a proxy in front of the gateway may have checked another one."""
     found: dict[str, str] = {}
     credentials = 0
     for name, value in scope["headers"]:
         field = _FIELDS.get(name)
         if field is not None:
-            found[field] = value.decode("latin-1")
+            text = value.decode("latin-1")
+            found[field] = f"{found[field]},{text}" if field in found and field in _REFUSABLE else text
             credentials += field == "authorization"
     if credentials > 1:
         found["authorization"] = _CONFLICT
@@ -81,6 +83,12 @@ def read_headers(scope: Scope) -> RequestHeaders:
     if not names_itself:
         found["request_id"] = random_bytes(16).hex()
     return RequestHeaders(names_itself=names_itself, **found)
+
+
+def trim_headers(scope: Scope) -> None:
+    """Strips the optional white space around the values of the headers (RFC 9110, 5.5), which HTTP parsers may leave.
+    Both servers call it once, before anything reads a header."""
+    scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
 
 
 def carrier_of(scope: Scope) -> Carrier | None:
@@ -128,7 +136,7 @@ def _check_media(headers: RequestHeaders) -> None:
     if media != _PLAIN_JSON and not media.endswith("+json"):
         message = f"Invalid header 'content-type': expected {_PLAIN_JSON}, got '{shorten(kind)}'."
         raise UnsupportedMedia(message, param="content-type")
-    if encoding is not None and encoding.strip().lower() != "identity":
+    if encoding is not None and encoding.lower() != "identity":
         message = f"Invalid header 'content-encoding': only identity is supported, got '{shorten(encoding)}'."
         raise UnsupportedMedia(message, param="content-encoding")
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from slipstream_core.errors import InvalidRequest
+from slipstream_core.errors import InvalidRequest, MissingParameter, RequestCode
 from slipstream_core.types import Endpoint, GenerationRequest, Message
 
-from slipstream_gateway.api.body import WireBody, WireMessage, decode_body, decode_fields, show
+from slipstream_gateway.api.body import WireBody, WireMessage, decode_body, decode_fields, empty_array, missing, show
 from slipstream_gateway.api.features import (
     MAX_TOKENS,
     choices_of,
@@ -30,6 +30,10 @@ from slipstream_gateway.api.request import (
 from slipstream_gateway.api.responses import parse_responses_request
 
 Prompt = str | tuple[int, ...]
+COMPLETION_MAX_TOKENS = 16
+"""The limit of a text completion without one, as in OpenAI's reference. It is sent to the server, because servers of
+other engines have other defaults. A chat or a response without a limit ends at the context on every engine."""
+_COMPLETION_LIMIT: Mapping[str, msgspec.Raw] = {"max_tokens": msgspec.Raw(b"%d" % COMPLETION_MAX_TOKENS)}
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
@@ -37,9 +41,9 @@ def parse_chat_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -
     """Parses the body of `POST /v1/chat/completions`. Raises `InvalidRequest`."""
     body, fields = decode_body(raw)
     if body.messages is None:
-        raise InvalidRequest("Missing required parameter: 'messages'.", param="messages")
+        raise missing("messages", fields)
     if not body.messages:
-        raise InvalidRequest("Invalid 'messages': expected at least one message, got [].", param="messages")
+        raise empty_array("messages", "at least one message")
     messages = tuple([_message(message, index) for index, message in enumerate(body.messages)])
     features = features_in_use(fields) | message_features(body.messages, fields["messages"])
     media = media_of_messages(body.messages, fields["messages"])
@@ -49,6 +53,8 @@ def parse_chat_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -
 def parse_completion_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
     """Parses the body of `POST /v1/completions`. Raises `InvalidRequest`."""
     body, fields = decode_body(raw)
+    if body.prompt is None:
+        raise missing("prompt", fields)
     prompts = parse_prompts(body.prompt)
     features = features_in_use(fields)
     if len(prompts) > 1:
@@ -62,8 +68,7 @@ def parse_completion_request(raw: bytes, overrides: RequestOverrides = NO_OVERRI
         overrides,
         fields,
         features=features,
-        prompt=prompts[0],
-        prompts=len(prompts),
+        prompts=prompts,
         non_text=token_ids_of(prompts, fields["prompt"]),
     )
 
@@ -87,25 +92,29 @@ def _request(
     features: frozenset[str],
     non_text: NonText,
     messages: tuple[Message, ...] = (),
-    prompt: Prompt | None = None,
-    prompts: int = 1,
+    prompts: Sequence[Prompt | None] = (None,),
 ) -> GenerationRequest:
     options = body.stream_options
     if options is not None and not body.stream:
         raise InvalidRequest("Invalid 'stream_options': only allowed when 'stream' is true.", param="stream_options")
     if options is not None:
         features |= stream_option_features(fields["stream_options"])
+    limit = _max_tokens(body, 1 if endpoint is Endpoint.CHAT else 0)
+    added: Mapping[str, msgspec.Raw] = {}
+    if limit is None and endpoint is Endpoint.COMPLETION:
+        limit, added = COMPLETION_MAX_TOKENS, _COMPLETION_LIMIT
     return generation_request(
         body,
         endpoint,
         overrides,
         fields,
         features=features,
-        max_tokens=_max_tokens(body, 1 if endpoint is Endpoint.CHAT else 0),
+        max_tokens=limit,
+        added=added,
         messages=messages,
-        prompt=prompt,
+        prompts=prompts,
         n=body.n or 1,
-        choices=choices_of(prompts, body.n, body.best_of),
+        choices=choices_of(len(prompts), body.n, body.best_of),
         non_text=non_text,
         include_usage=bool(options is not None and options.include_usage),
     )
@@ -119,7 +128,8 @@ def _message(message: WireMessage, index: int) -> Message:
     if content is None:
         if role not in ("assistant", "function"):
             where = f"messages[{index}].content"
-            raise InvalidRequest(f"Invalid '{where}': expected a string or text parts, got null.", param=where)
+            what = f"Invalid '{where}': expected a string or text parts, got null."
+            raise InvalidRequest(what, param=where, code=RequestCode.TYPE)
         content = ""
     elif not isinstance(content, str):
         content = _joined(content, index)
@@ -129,14 +139,12 @@ def _message(message: WireMessage, index: int) -> Message:
 def _joined(parts: Sequence[object], index: int) -> str:
     """The text parts joined; other parts are features and have no text."""
     if not parts:
-        where = f"messages[{index}].content"
-        raise InvalidRequest(f"Invalid '{where}': expected at least one part, got [].", param=where)
+        raise empty_array(f"messages[{index}].content", "at least one part")
     texts = []
     for position, part in enumerate(parts):
         kind, text = getattr(part, "type", ""), getattr(part, "text", None)
         if kind == "text" and text is None:
-            where = f"messages[{index}].content[{position}].text"
-            raise InvalidRequest(f"Missing required parameter: '{where}'.", param=where)
+            raise MissingParameter(f"messages[{index}].content[{position}].text")
         texts.append(text or "")
     return "".join(texts)
 
@@ -153,20 +161,19 @@ def _max_tokens(body: WireBody, least: int) -> int | None:
         message = f"'max_tokens' ({show(old)}) and 'max_completion_tokens' ({show(new)}) differ: send only one of them."
         raise InvalidRequest(message, param="max_tokens")
     if new is not None:
-        return integer("max_completion_tokens", new, least, MAX_TOKENS)
-    return integer("max_tokens", old, least, MAX_TOKENS)
+        return integer("max_completion_tokens", new, least)
+    return integer("max_tokens", old, least)
 
 
-def parse_prompts(prompt: str | Sequence[str | int | list[int]] | None) -> Sequence[Prompt]:
+def parse_prompts(prompt: str | Sequence[str | int | list[int]]) -> Sequence[Prompt]:
     """Parses every prompt as text or token ids, at least one. Raises `InvalidRequest`."""
     if isinstance(prompt, str):
         return (prompt,)
-    if prompt is None:
-        raise InvalidRequest("Missing required parameter: 'prompt'.", param="prompt")
     if not prompt:
-        raise InvalidRequest("Invalid 'prompt': expected text or token ids, got [].", param="prompt")
+        raise empty_array("prompt", "text or token ids")
     if len({type(item) for item in prompt}) > 1:
-        raise InvalidRequest("Invalid 'prompt': texts, token ids and lists of them cannot be mixed.", param="prompt")
+        message = "Invalid 'prompt': texts, token ids and lists of them cannot be mixed."
+        raise InvalidRequest(message, param="prompt", code=RequestCode.TYPE)
     if isinstance(prompt[0], int):
         return (_token_ids([item for item in prompt if isinstance(item, int)]),)
     return [_token_ids(item) if isinstance(item, list) else str(item) for item in prompt]
@@ -181,7 +188,7 @@ def token_ids_of(prompts: Sequence[Prompt], raw: msgspec.Raw) -> NonText:
 
 def _token_ids(ids: Sequence[int]) -> tuple[int, ...]:
     if not ids:
-        raise InvalidRequest("Invalid 'prompt': expected token ids, got [].", param="prompt")
+        raise empty_array("prompt", "token ids")
     for token_id in ids:
         if not 0 <= token_id <= MAX_TOKENS:
             raise InvalidRequest(f"Invalid 'prompt': {show(token_id)} is not a token id.", param="prompt")

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from slipstream_gateway.api.errors import error_reply, http_error_body
-from slipstream_gateway.api.http import Receive, Scope, Send, send_error
+from slipstream_gateway.api.http import Receive, Scope, Send, send_error, trim_headers
 
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 Respond = Callable[[Request], Awaitable[Response]]
@@ -94,6 +94,8 @@ class PortRouter:
         return self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            trim_headers(scope)
         if self._admin is not None:
             server = scope.get("server")
             if server is not None and server[1] == self._admin_port:

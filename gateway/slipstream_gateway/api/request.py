@@ -20,15 +20,16 @@ from slipstream_core.errors import InvalidRequest, shorten
 from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
 from slipstream_core.types import Endpoint, GenerationRequest, Message, Mode, PromptSize
 
-from slipstream_gateway.api.body import WireItem, WireMessage, WireSampling, show
+from slipstream_gateway.api.body import WireItem, WireMessage, WireSampling, missing, show
 from slipstream_gateway.api.features import (
     FOR_SAMPLING,
     RANDOM_SEED,
-    between,
     is_structured,
     seed_of,
     stop_strings,
+    temperature_of,
     top_k_of,
+    top_p_of,
 )
 
 
@@ -50,7 +51,7 @@ def mode_of(value: str | None) -> Mode:
     """The mode in the header's value. Raises `InvalidRequest`."""
     if value is None:
         return Mode.AUTO
-    mode = _MODES.get(value.strip().lower())
+    mode = _MODES.get(value.lower())
     if mode is None:
         message = f"Invalid header 'x-slipstream-mode': expected {', '.join(_MODES)}, got {show(value)}."
         raise InvalidRequest(message, param="x-slipstream-mode")
@@ -61,11 +62,10 @@ def draft_length_of(value: str | None) -> int | None:
     """The draft length in the header's value. Raises `InvalidRequest`."""
     if value is None:
         return None
-    text = value.strip()
-    if len(text) > 2 or not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_DRAFT_TOKENS:
+    if len(value) > 2 or not (value.isascii() and value.isdigit()) or not 1 <= int(value) <= MAX_DRAFT_TOKENS:
         message = f"Invalid header 'x-slipstream-draft-length': expected 1 to {MAX_DRAFT_TOKENS}, got {show(value)}."
         raise InvalidRequest(message, param="x-slipstream-draft-length")
-    return int(text)
+    return int(value)
 
 
 def learn_of(value: str | None) -> bool:
@@ -79,12 +79,13 @@ def capture_of(value: str | None) -> bool | None:
 
 
 def _either(header: str, value: str | None, yes: str, no: str) -> bool | None:
+    """Whether the value is `yes`. It may be a list (RFC 9110, 5.3), in which one `no` suffices."""
     if value is None:
         return None
-    word = value.strip().lower()
-    if word not in (yes, no):
+    words = {word.strip() for word in value.lower().split(",")}
+    if not words <= {yes, no}:
         raise InvalidRequest(f"Invalid header '{header}': expected {yes}, {no}, got {show(value)}.", param=header)
-    return word == yes
+    return no not in words
 
 
 _TIMEOUT_HEADER = "x-request-timeout"
@@ -148,6 +149,7 @@ class NonText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ALL_TEXT = NonText()
+NOTHING_ADDED: Mapping[str, msgspec.Raw] = {}
 
 
 def prompt_size(raw: bytes, non_text: NonText) -> PromptSize:
@@ -205,34 +207,39 @@ def generation_request(
     features: frozenset[str],
     max_tokens: int | None,
     messages: tuple[Message, ...] = (),
-    prompt: str | tuple[int, ...] | None = None,
+    prompts: Sequence[str | tuple[int, ...] | None] = (None,),
     n: int = 1,
     choices: int = 1,
     non_text: NonText,
     include_usage: bool = False,
+    added: Mapping[str, msgspec.Raw] = NOTHING_ADDED,
 ) -> GenerationRequest:
-    """The request in `body` and `overrides`. `fields` is the body by name, `non_text` its parts other than text. Raises
-    `InvalidRequest`."""
+    """The request in `body` and `overrides`. `fields` is the body by name, `non_text` its parts other than text.
+    Servers also get the fields `added`, which no size counts. Raises `InvalidRequest`."""
     if not body.model:
-        raise InvalidRequest("Missing required parameter: 'model'.", param="model")
+        raise missing("model", fields)
     if body.seed == RANDOM_SEED:
         fields = {name: value for name, value in fields.items() if name != "seed"}
     raw = msgspec.json.encode(fields)  # for a repeated field, the forwarded body has the value that was validated
-    temperature = between("temperature", body.temperature, 1.0, 0.0, 2.0)
+    size = prompt_size(raw, non_text)
+    if added:
+        raw = msgspec.json.encode({**fields, **added})
+    temperature = temperature_of(body.temperature)
     return GenerationRequest(
         endpoint=endpoint,
         model=body.model,
         messages=messages,
-        prompt=prompt,
+        prompt=prompts[0],
+        further_prompts=tuple(prompt for prompt in prompts[1:] if prompt is not None),
         max_tokens=max_tokens,
         temperature=temperature,
-        top_p=between("top_p", body.top_p, 1.0, 0.0, 1.0),
+        top_p=top_p_of(body.top_p),
         top_k=top_k_of(body.top_k),
         seed=seed_of(body.seed),
         stop=stop_strings(body.stop),
         n=n,
         choices=choices,
-        prompt_size=prompt_size(raw, non_text),
+        prompt_size=size,
         stream=body.stream or False,
         include_usage=include_usage,
         structured_output=is_structured(features),

@@ -13,11 +13,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from slipstream_core.errors import InvalidRequest, UnsupportedParameter, shorten
+from slipstream_core.errors import InvalidRequest, RequestCode, UnsupportedParameter, shorten
 from slipstream_core.types import RESPONSES_FEATURE, Endpoint, GenerationRequest, Message
 
-from slipstream_gateway.api.body import RESPONSES_FIELDS, WireItem, WireResponsesBody, decode_responses_body, show
-from slipstream_gateway.api.features import MAX_TOKENS, features_in_use, integer
+from slipstream_gateway.api.body import (
+    RESPONSES_FIELDS,
+    WireItem,
+    WireResponsesBody,
+    decode_responses_body,
+    empty_array,
+    missing,
+    show,
+)
+from slipstream_gateway.api.features import features_in_use, integer
 from slipstream_gateway.api.request import ALL_TEXT, NO_OVERRIDES, RequestOverrides, generation_request, media_of_items
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -40,7 +48,7 @@ def parse_responses_request(raw: bytes, overrides: RequestOverrides = NO_OVERRID
         overrides,
         fields,
         features=features | {RESPONSES_FEATURE},
-        max_tokens=integer("max_output_tokens", body.max_output_tokens, 1, MAX_TOKENS),
+        max_tokens=integer("max_output_tokens", body.max_output_tokens, 1),
         messages=messages,
         non_text=media_of_items(body.input, fields["input"]) if isinstance(body.input, list) else ALL_TEXT,
     )
@@ -57,8 +65,8 @@ def _messages(body: WireResponsesBody, fields: Mapping[str, msgspec.Raw]) -> tup
             messages.append(_message(item, f"input[{index}]", found))
     elif not any(name in fields for name in STORED_INPUT):
         if body.input is None:
-            raise InvalidRequest("Missing required parameter: 'input'.", param="input")
-        raise InvalidRequest("Invalid 'input': expected a string or at least one item, got [].", param="input")
+            raise missing("input", fields)
+        raise empty_array("input", "a string or at least one item")
     return tuple(messages), frozenset(found)
 
 
@@ -84,21 +92,24 @@ def _text(content: object, where: str, found: set[str]) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise InvalidRequest(f"Invalid '{where}': expected a string or parts, got {show(content)}.", param=where)
+        message = f"Invalid '{where}': expected a string or parts, got {show(content)}."
+        raise InvalidRequest(message, param=where, code=RequestCode.TYPE)
     return "".join([_part(part, f"{where}[{index}]", found) for index, part in enumerate(content)])
 
 
 def _part(part: Any, where: str, found: set[str]) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str):
-        raise InvalidRequest(f"Invalid '{where}': expected an object with a type, got {show(part)}.", param=where)
+        message = f"Invalid '{where}': expected an object with a type, got {show(part)}."
+        raise InvalidRequest(message, param=where, code=RequestCode.TYPE)
     if kind not in _TEXT_PARTS:
         found.add(shorten(kind))
         return ""
     text = part.get("text")
     if not isinstance(text, str):
         where = f"{where}.text"
-        raise InvalidRequest(f"Invalid '{where}': expected a string, got {show(text)}.", param=where)
+        message = f"Invalid '{where}': expected a string, got {show(text)}."
+        raise InvalidRequest(message, param=where, code=RequestCode.TYPE)
     return text
 
 

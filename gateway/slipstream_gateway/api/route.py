@@ -50,7 +50,6 @@ class RouteEndpoint:
             standing = await self._access.charge_request(principal)
             explained = self._dispatcher.explain(
                 parsed,
-                authorization=headers.authorization if self._access.is_open else None,
                 caller=principal.caller,
                 request_id=headers.request_id if headers.names_itself else None,
             )

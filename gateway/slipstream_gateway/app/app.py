@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 from collections.abc import AsyncIterator, Coroutine
 
+import msgspec
+from slipstream_core.manifest.kill_switch import KillEvent
 from slipstream_core.settings import GatewaySettings
 from starlette.applications import Starlette
 
@@ -19,37 +22,38 @@ from slipstream_gateway.app.implementations import connect, pairs, running
 from slipstream_gateway.request.observations import Outcomes, OutcomeStore
 from slipstream_gateway.telemetry.areas import (
     observe_access,
+    observe_audit,
     observe_capture,
     observe_configuration,
     observe_conformance,
     observe_departures,
-    observe_estimates,
     observe_evidence,
     observe_failover,
     observe_parity,
     observe_store,
 )
 from slipstream_gateway.telemetry.overload import observe_overload
-from slipstream_gateway.telemetry.workers import PeerQuery
+from slipstream_gateway.telemetry.workers import PeerNotice, PeerQuery
 
 __all__ = ["build_app", "connect"]
 
+_log = logging.getLogger(__name__)
 
-def build_app(settings: GatewaySettings) -> PortRouter:
+
+def build_app(settings: GatewaySettings, *, owns_process: bool = False) -> PortRouter:
     """The ASGI application. Its lifespan runs the services and follows the manifest. An invalid manifest file fails the
-    start with `ManifestError`."""
+    start with `ManifestError`. `owns_process`: the process runs nothing else and ends with the application, so that its
+    garbage collector may be changed."""
     services = build_services(settings)
     observe(services)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with _running(services), serving_envoy(services, settings):
-            gc.collect()
-            gc.freeze()  # objects built at start-up stay alive; collections need not traverse them
-            try:
-                yield
-            finally:
-                gc.unfreeze()
+            if owns_process:
+                gc.collect()
+                gc.freeze()  # objects built at start-up stay alive; collections need not traverse them
+            yield
 
     return build_port_router(services, settings).with_lifespan(lifespan)
 
@@ -62,6 +66,7 @@ async def _running(services: Services) -> AsyncIterator[None]:
         await stack.enter_async_context(services.audit.running())
         await stack.enter_async_context(services.source)
         await stack.enter_async_context(services.peers)
+        await _adopt_kills(services)
         await stack.enter_async_context(running(services.access))
         await stack.enter_async_context(_beside(services.tls.watch(services.fleet.reconnect)))
         await stack.enter_async_context(_sharing(services.store, services.outcomes))
@@ -72,6 +77,18 @@ async def _running(services: Services) -> AsyncIterator[None]:
         await stack.enter_async_context(services.conformance.running())
         await stack.enter_async_context(services.loaded_models.running())
         yield
+
+
+async def _adopt_kills(services: Services) -> None:
+    """Applies the kills that the other workers have in memory alone: this worker may replace one that has ended."""
+    for answer in await services.peers.ask(PeerQuery.UNSTORED_KILLS):
+        try:
+            events = msgspec.json.decode(answer, type=list[KillEvent])
+        except ValueError:  # of a worker of another version: the start must not fail
+            _log.exception("the kills of another worker cannot be read")
+            continue
+        for event in events:
+            services.source.apply(event)
 
 
 @contextlib.asynccontextmanager
@@ -99,16 +116,16 @@ async def _sharing(store: OutcomeStore, outcomes: Outcomes) -> AsyncIterator[Non
 
 def observe(services: Services) -> None:
     """Connects telemetry, and the queries between workers, to the services."""
-    telemetry, learner, evidence = services.telemetry, services.learner, services.evidence
+    telemetry, evidence = services.telemetry, services.evidence
     observe_configuration(telemetry.meter, services.source.status)
     observe_parity(telemetry.meter, services.parity.counts)
     observe_store(telemetry.meter, services.store.status)
-    observe_estimates(telemetry.meter, lambda: learner.fingerprints)
     observe_evidence(
         telemetry.meter,
         lambda: [(pair, found) for pair in pairs(services.fleet) for found in evidence.report(pair)],
     )
     observe_failover(telemetry.meter, services.resumptions.counts)
+    observe_audit(telemetry.meter, lambda: services.audit.dropped_total, lambda: services.audit.waiting)
     observe_departures(telemetry.meter, lambda: services.departures.count)
     observe_conformance(
         telemetry.meter,
@@ -128,3 +145,9 @@ def observe(services: Services) -> None:
         observe_access(telemetry.meter, services.access.status)
     services.peers.answer(PeerQuery.METRICS, telemetry.exposition)
     services.peers.answer(PeerQuery.OPENMETRICS, telemetry.openmetrics)
+    source = services.source
+    services.peers.answer(PeerQuery.UNSTORED_KILLS, lambda: msgspec.json.encode(source.unstored_kills))
+    deaths, peers = services.deaths, services.peers
+    deaths.share = lambda seen: peers.notify_soon(PeerNotice.BREAK, msgspec.json.encode(seen))
+    peers.receive(PeerNotice.BREAK, deaths.heard)
+    services.peers.receive(PeerNotice.KILL, lambda message: source.apply(msgspec.json.decode(message, type=KillEvent)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
+import msgspec
 from slipstream_core.manifest.kill_switch import KillEvent, KillSwitch
 from slipstream_core.settings import GatewaySettings
 from starlette.routing import BaseRoute, Route, request_response
@@ -17,10 +18,10 @@ from slipstream_gateway.console.endpoints import EventsEndpoint, KillsEndpoint, 
 from slipstream_gateway.console.feed import Feed
 from slipstream_gateway.console.keys import KeysView
 from slipstream_gateway.console.snapshots import ConsoleView, WorkerView, all_snapshots
-from slipstream_gateway.console.switching import CommandKillSwitch, FileKillSwitch
+from slipstream_gateway.console.switching import AllWorkers, CommandKillSwitch, FileKillSwitch, OwnKillSwitch
 from slipstream_gateway.sources.file import FileSource
 from slipstream_gateway.telemetry.audit import Audit
-from slipstream_gateway.telemetry.workers import PeerQuery
+from slipstream_gateway.telemetry.workers import PeerNotice, PeerQuery
 
 
 def console_routes(
@@ -39,38 +40,62 @@ def console_routes(
         shares=settings.redis_url is not None,
     )
     services.peers.answer(PeerQuery.SNAPSHOT, worker.encoded)
-    switch = _kill_switch(services, settings)
+    workers = _all_workers(services, settings)
+    switch, own = _kill_switch(services, settings, workers), _own_switch(services, workers)
     view = ConsoleView(
         fleet=services.fleet,
         learner=services.learner,
         peers=services.peers,
         switch=switch,
+        own=own,
         keys=keys,
         configuration=services.source.status,
         version=version("slipstream-serving"),
     )
     page = PageEndpoint()
-    kills = KillsEndpoint(
-        switch,
-        is_pair=_is_pair(services, switch),
-        caller=lambda scope: require_admin(services.access, scope).key_id,
-        has_keys=not services.access.is_open,
-        on_turn=_audit_turn(services.audit),
-    )
+
+    def kills(path: str, turned: KillSwitch) -> Route:
+        endpoint = KillsEndpoint(
+            turned,
+            is_pair=_is_pair(services, turned),
+            caller=lambda scope: require_admin(services.access, scope).key_id,
+            has_keys=not services.access.is_open,
+            on_turn=_audit_turn(services.audit),
+        )
+        return Route(path, Checked(request_response(endpoint.respond), check), methods=["POST", "DELETE"])
+
+    # Without keys and without a port of its own, everybody who sends requests could stop speculation.
+    may_turn_own = own is None or settings.access.enabled or settings.admin.port is not None
     events = Checked(EventsEndpoint(Feed(view.sections), check), check)
     return [
         Route("/console", Checked(request_response(page.page), site), methods=["GET"]),
         Route("/console/{name}", Checked(request_response(page.asset), site), methods=["GET"]),
         Route("/admin/events", events, methods=["GET"]),
-        Route(
-            "/admin/kills/{pair:path}",
-            Checked(request_response(kills.respond), check),
-            methods=["POST", "DELETE"],
-        ),
+        kills("/admin/kills/{pair:path}", switch),
+        *([kills("/admin/gateway-kills/{pair:path}", own or switch)] if may_turn_own else []),
     ]
 
 
-def _kill_switch(services: Services, settings: GatewaySettings) -> KillSwitch:
+def _all_workers(services: Services, settings: GatewaySettings) -> AllWorkers:
+    source, peers = services.source, services.peers
+
+    async def apply(event: KillEvent) -> None:
+        source.apply(event)
+        await peers.notify(PeerNotice.KILL, msgspec.json.encode(event))
+
+    return AllWorkers(apply=apply, snapshots=lambda: all_snapshots(peers), number=settings.workers)
+
+
+def _own_switch(services: Services, workers: AllWorkers) -> OwnKillSwitch | None:
+    """This gateway's own switch beside those of a cluster's objects; None beside a manifest file."""
+    if isinstance(services.source, FileSource):
+        return None
+    from slipstream_gateway.sources.cluster.source import ClusterSource
+
+    return OwnKillSwitch(services.source, workers=workers) if isinstance(services.source, ClusterSource) else None
+
+
+def _kill_switch(services: Services, settings: GatewaySettings, workers: AllWorkers) -> KillSwitch:
     """The client of Kubernetes' API is imported only if it is used."""
     if settings.cluster is not None and settings.admin.kill_switch:
         from slipstream_gateway.sources.cluster.kill_switch import ClusterKillSwitch
@@ -78,12 +103,7 @@ def _kill_switch(services: Services, settings: GatewaySettings) -> KillSwitch:
         return ClusterKillSwitch(settings.cluster)
     if not isinstance(services.source, FileSource):
         return CommandKillSwitch()
-    return FileKillSwitch(
-        services.source.kills,
-        refresh=services.source.obey_kills,
-        snapshots=lambda: all_snapshots(services.peers),
-        workers=settings.workers,
-    )
+    return FileKillSwitch(services.source.kills, workers=workers, refresh=services.source.obey_kills)
 
 
 def _is_pair(services: Services, switch: KillSwitch) -> Callable[[str], bool]:
@@ -91,7 +111,7 @@ def _is_pair(services: Services, switch: KillSwitch) -> Callable[[str], bool]:
     kill."""
 
     def check(pair: str) -> bool:
-        served = (one.route.pair.metadata.key for one in services.fleet.current.routes.values())
+        served = (one.route.key for one in services.fleet.current.routes.values())
         return pair in served or pair in switch.kills.pairs
 
     return check

@@ -44,16 +44,17 @@ def build_port_router(services: Services, settings: GatewaySettings) -> PortRout
     """All endpoints on one port, or the admin paths on a port of their own."""
     threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")  # more would share the same CPU time
     hot = generation(services, settings, threads)
-    public = [*_posts(hot), *_models(services), *_health(services)]
+    has_console = settings.admin.port is None
+    public = [_home(has_console=has_console), *_posts(hot), *_models(services), *_health(services)]
     site = _site_check(services, settings.host)
-    if settings.admin.port is None:
+    if has_console:
         routes = [*public, _route(services, settings, threads, internals=True), *_admin(services, settings, site=site)]
         return PortRouter(FastPaths(application(routes), hot, check=site, unchecked=_PROBES))
     on_public = application([*public, _route(services, settings, threads, internals=False)])
     admin_site = _site_check(services, settings.admin.host)
     admin = _admin(services, settings, site=admin_site)
     route = _route(services, settings, threads, internals=True, site=admin_site)
-    on_admin = application([route, *_health(services), *admin])
+    on_admin = application([_home(has_console=True, site=admin_site), route, *_health(services), *admin])
     public_side = FastPaths(on_public, hot, check=site, unchecked=_PROBES)
     return PortRouter(public_side, admin=on_admin, admin_port=settings.admin.port)
 
@@ -97,6 +98,19 @@ async def _stored_response(request: Request) -> Response:
     what = f"{request.method} {_RESPONSES}/{{id}} is not supported"
     message = f"The gateway stores no responses, so {what}. Use POST {_RESPONSES}."
     return Response(http_error_body(404, message), 404, media_type="application/json")
+
+
+def _home(*, has_console: bool, site: RequestCheck = allow_all) -> Route:
+    """The root path: leads browsers to the console, and says to other clients what is where."""
+    where = "at /console" if has_console else "at /console of the admin port (--admin-port)"
+    message = f"There is nothing at /. The API begins with /v1, and the console is {where}."
+
+    async def home(request: Request) -> Response:
+        if has_console and "text/html" in request.headers.get("accept", ""):
+            return Response(status_code=307, headers={"location": "console", "cache-control": "no-store"})
+        return Response(http_error_body(404, message), 404, media_type="application/json")
+
+    return Route("/", Checked(request_response(home), site), methods=["GET"])
 
 
 def _models(services: Services) -> list[BaseRoute]:

@@ -13,7 +13,7 @@ from slipstream_core.environment import secret
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import WireProtocol
 from slipstream_core.manifest.dialects import DIALECTS
-from slipstream_core.manifest.kill_switch import KillFile, kills_beside
+from slipstream_core.manifest.kill_file import KillFile, kills_beside
 from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits, SharedLimits, SharedUsage
@@ -65,7 +65,7 @@ def outcome_store(settings: GatewaySettings, fleet: Fleet) -> MemoryStore | Redi
 
 def pairs(fleet: Fleet) -> list[str]:
     """The keys of the pairs of the current manifest."""
-    return [route.pair.metadata.key for route in fleet.current.table.routes.values()]
+    return [route.key for route in fleet.current.table.routes.values()]
 
 
 def build_access(settings: GatewaySettings, audit: Audit) -> AccessControl:

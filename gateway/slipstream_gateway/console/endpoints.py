@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from slipstream_core.errors import InvalidRequest, SlipstreamError
 from slipstream_core.hosts import is_address, without_port
-from slipstream_core.manifest.kill_switch import KillEvent, KillSwitch, NotSwitchable, Who, Why
+from slipstream_core.manifest.kill_switch import MAX_PERSON_CHARS, KillEvent, KillSwitch, NotSwitchable, Who, Why
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -192,9 +192,8 @@ class KillsEndpoint:
             _check_origin(request, has_keys=self._has_keys)
             pair, change = self._pair(request), await _read_change(request)
             key = self._caller(request.scope)
-            event = await self._switch.turn(
-                pair, on=request.method == "POST", by=f"{change.by} ({key})" if key else change.by, reason=change.reason
-            )
+            by = f"{change.by} ({key})"[:MAX_PERSON_CHARS] if key else change.by
+            event = await self._switch.turn(pair, on=request.method == "POST", by=by, reason=change.reason)
         except NotSwitchable as exc:
             return json_response({"error": {"message": str(exc), "type": "not_switchable"}}, status=409)
         except SlipstreamError as exc:

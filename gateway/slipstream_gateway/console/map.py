@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from slipstream_core.observation import Estimate, Forecast, Level, Subject
 from slipstream_core.types import (
+    BY_SAVING,
     MEDIUM_MAX_TOKENS,
     SHORT_MAX_TOKENS,
     Arm,
@@ -42,7 +43,7 @@ _BOUNDS = {
     LengthBin.LONG: (MEDIUM_MAX_TOKENS + 1.0, math.inf),
 }
 _PROMPT_TOKENS = 256
-_BY_BREAK_EVEN = (Reason.SPECULATION_PAYS, Reason.BREAK_EVEN)
+_BY_BREAK_EVEN = BY_SAVING | {Reason.BREAK_EVEN}
 _DRAWS = msgspec.structs.replace(NO_DRAWS, rollout=0.0)  # only at a share of 0 does a rollout hold back a whole class
 _ANY_CLASS = f"{TaskType.UNKNOWN}/{LengthBin.MEDIUM}"
 
@@ -87,7 +88,7 @@ class BreakEvenMap(msgspec.Struct, frozen=True, kw_only=True):
 
 def break_even_map(served: ServedRoute, learner: Learner, traffic: Sequence[Traffic]) -> BreakEvenMap:
     """The map of a pair, with the classes of `traffic`, which is its own."""
-    route, pair = served.route, served.route.pair.metadata.key
+    route, pair = served.route, served.route.key
     if route.speculative is None or route.policy is None:
         return BreakEvenMap(pair=pair, unknown="The pair has no draft." if route.policy else "The pair has no policy.")
     state = _PairState(served, learner, _mean_prompt(traffic))
@@ -138,7 +139,7 @@ class _PairState:
         expected = _TYPICAL_TOKENS[LengthBin(length)]
         return self._learner.forecast(ForecastQuery(
             Subject(
-                pair=route.pair.metadata.key, fingerprint="", source="", cold_class=request_class, temperature=0,
+                pair=route.key, cold_class=request_class, temperature=0,
             ),
             RequestProfile(
                 task=TaskType(task), expected_output_tokens=expected, rare_token_share=0.0, structured_output=False,
@@ -161,7 +162,7 @@ class _PairState:
     def point(self, request_class: str, rows: Sequence[Traffic]) -> ClassPoint | None:
         """The place of the class; None if none of its requests ended regularly within the window."""
         forecast = self.forecast(request_class)
-        requests = sum(sum(row.requests) - row.failed for row in rows)
+        requests = sum(sum(row.requests) - row.failed - row.refused for row in rows)
         output_tokens = sum(row.output_tokens for row in rows)
         if forecast is None or forecast.acceptance is None or requests <= 0 or not output_tokens:
             return None
@@ -236,7 +237,7 @@ def _share(best: PredictedSaving) -> float:
 
 
 def _mean_prompt(traffic: Sequence[Traffic]) -> int:
-    requests = sum(sum(row.requests) - row.failed for row in traffic)
+    requests = sum(sum(row.requests) - row.failed - row.refused for row in traffic)
     tokens = sum(row.prompt_tokens for row in traffic)
     return round(tokens / requests) if requests > 0 and tokens else _PROMPT_TOKENS
 

@@ -77,6 +77,7 @@ def _added(one: Traffic, other: Traffic) -> Traffic:
         drafted=_sum(one.drafted, other.drafted),
         accepted=_sum(one.accepted, other.accepted),
         failed=one.failed + other.failed,
+        refused=one.refused + other.refused,
         prompt_tokens=one.prompt_tokens + other.prompt_tokens,
         output_tokens=one.output_tokens + other.output_tokens,
         rejected=one.rejected + other.rejected,

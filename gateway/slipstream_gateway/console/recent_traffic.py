@@ -14,6 +14,7 @@ from typing import NamedTuple
 from slipstream_core.types import Arm, Reason
 
 from slipstream_gateway.console import ddsketch
+from slipstream_gateway.request.causes import CLIENT_ERRORS
 from slipstream_gateway.request.observations import rejections
 from slipstream_gateway.request.outcome import Outcome, Recorder
 from slipstream_gateway.upstreams.base import Usage
@@ -46,19 +47,22 @@ class _Seen(NamedTuple):
 
 class Cell:
     """The sums of one pair, class and arm over some time. `rejected` counts steps that rejected a draft token, so that
-    accepted / (accepted + rejected) is the probability β that break-evens use."""
+    accepted / (accepted + rejected) is the probability β that break-evens use. `refused` counts the client's own
+    errors, which are not among the `failed`."""
 
-    __slots__ = ("accepted", "drafted", "failed", "output_tokens", "prompt_tokens", "rejected", "requests")
+    __slots__ = ("accepted", "drafted", "failed", "output_tokens", "prompt_tokens", "refused", "rejected", "requests")
 
     def __init__(self) -> None:
-        self.requests = self.failed = self.prompt_tokens = self.output_tokens = 0
+        self.requests = self.failed = self.refused = self.prompt_tokens = self.output_tokens = 0
         self.drafted = self.accepted = self.rejected = 0
 
     def add(self, seen: _Seen) -> None:
         usage = seen.usage
         self.requests += 1
         if seen.status != "ok":
-            self.failed += seen.status != "cancelled"
+            is_refused = seen.status in CLIENT_ERRORS
+            self.refused += is_refused
+            self.failed += not is_refused and seen.status != "cancelled"
             return
         self.prompt_tokens += usage.prompt_tokens
         self.output_tokens += usage.output_tokens

@@ -15,6 +15,7 @@ from slipstream_gateway.console.keys import KeysView
 from slipstream_gateway.console.map import BreakEvenMap, break_even_map
 from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recent_traffic import RecentTraffic
+from slipstream_gateway.console.switching import OwnKillSwitch
 from slipstream_gateway.console.worker import ClassComparison, Entrance, Seat, WorkerSnapshot, traffic_of
 from slipstream_gateway.decide.estimate import ArmComparisons
 from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet
@@ -52,7 +53,7 @@ class WorkerView:
     def snapshot(self) -> WorkerSnapshot:
         newest, traffic, times, reasons, resumed = traffic_of(self._recorder)
         current = self.fleet.current
-        keys = [served.route.pair.metadata.key for served in current.routes.values()]
+        keys = [served.route.key for served in current.routes.values()]
         return WorkerSnapshot(
             worker=multiprocessing.current_process().name,
             bucket=newest,
@@ -113,6 +114,7 @@ class ConsoleView:
         learner: Learner,
         peers: WorkerPeers,
         switch: KillSwitch,
+        own: OwnKillSwitch | None,
         keys: KeysView,
         configuration: Callable[[], ConfigurationStatus],
         version: str,
@@ -121,6 +123,7 @@ class ConsoleView:
         self._learner = learner
         self._peers = peers
         self._switch = switch
+        self._own = own
         self._keys = keys
         self._configuration = configuration
         self._version = version
@@ -134,7 +137,7 @@ class ConsoleView:
         routes = self._fleet.current.routes
         return {
             "gateway": self._gateway(everything, len(workers)),
-            "pairs": view.pairs(routes, everything, self._switch),
+            "pairs": view.pairs(routes, everything, self._switch, self._own),
             "traffic": view.traffic(everything),
             "speed_up": view.speed_up(everything),
             "map": self._break_even(routes, everything),
@@ -143,7 +146,7 @@ class ConsoleView:
             "resilience": view.resilience(everything),
             "keys": await self._keys.section(everything.uses),
             "rollout": view.rollout(routes),
-            "history": view.history(routes, self._switch),
+            "history": view.history(routes, self._switch, self._own),
         }
 
     def _gateway(self, everything: WorkerSnapshot, workers: int) -> view.Section:
@@ -165,14 +168,14 @@ class ConsoleView:
         if now_s >= self._maps_due_s:
             self._maps_due_s = now_s + MAP_EVERY_S
             self._maps = [
-                break_even_map(served, self._learner, view.own_traffic(everything, served.route.pair.metadata.key))
+                break_even_map(served, self._learner, view.own_traffic(everything, served.route.key))
                 for served in routes.values()
             ]
         return self._maps
 
 
 def _seats(served: ServedRoute) -> list[Seat]:
-    pair = served.route.pair.metadata.key
+    pair = served.route.key
     arms = (("plain", served.plain), ("speculative", served.speculative), ("fallback", served.fallback))
     return [
         Seat(

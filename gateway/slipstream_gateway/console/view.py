@@ -11,6 +11,7 @@ from slipstream_core.manifest.kill_switch import KillSwitch
 
 from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.recent_traffic import BUCKET_S, BUCKETS
+from slipstream_gateway.console.switching import OwnKillSwitch
 from slipstream_gateway.console.worker import RECENT_BUCKETS, Traffic, WorkerSnapshot
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect, evidence_of, treatment_effect
 from slipstream_gateway.decide.estimate.moments import ArmSamples, Comparison, Sample
@@ -129,11 +130,13 @@ def resilience(all_workers: WorkerSnapshot) -> Section:
     }
 
 
-def pairs(routes: Mapping[str, ServedRoute], all_workers: WorkerSnapshot, switch: KillSwitch) -> Section:
-    """Every served pair, with its kill switches."""
+def pairs(
+    routes: Mapping[str, ServedRoute], all_workers: WorkerSnapshot, switch: KillSwitch, own: OwnKillSwitch | None
+) -> Section:
+    """Every served pair, with its kill switches. `own_kill` is this gateway's alone, in a cluster."""
     return [
         {
-            "pair": (key := served.route.pair.metadata.key),
+            "pair": (key := served.route.key),
             "model": model,
             "has_draft": served.route.speculative is not None,
             "ready": served.route.status.ready,
@@ -141,6 +144,8 @@ def pairs(routes: Mapping[str, ServedRoute], all_workers: WorkerSnapshot, switch
             "killed": key in all_workers.killed,
             "switched": switch.is_on(served.route),
             "kill": switch.kills.pairs.get(key),
+            "own_kill": own.kills.pairs.get(key) if own is not None else None,
+            "killed_by_cluster": own is not None and own.is_killed_by_cluster(key),
             "command": switch.command(served.route),
         }
         for model, served in routes.items()
@@ -150,24 +155,24 @@ def pairs(routes: Mapping[str, ServedRoute], all_workers: WorkerSnapshot, switch
 def rollout(routes: Mapping[str, ServedRoute]) -> Section:
     """The phase of each class, if an operator rolls out; without one nothing is withheld."""
     return [
-        {"pair": served.route.pair.metadata.key, "request_class": name, **msgspec.to_builtins(standing)}
+        {"pair": served.route.key, "request_class": name, **msgspec.to_builtins(standing)}
         for served in routes.values()
         if served.route.standing is not None
         for name, standing in served.route.standing.classes.items()
     ]
 
 
-def history(routes: Mapping[str, ServedRoute], switch: KillSwitch) -> Section:
+def history(routes: Mapping[str, ServedRoute], switch: KillSwitch, own: OwnKillSwitch | None) -> Section:
     """Decisions on whole classes and pairs by the operator and by admins, newest first."""
     decided = [
-        {"pair": served.route.pair.metadata.key, "by": "operator", **msgspec.to_builtins(decision)}
+        {"pair": served.route.key, "by": "operator", **msgspec.to_builtins(decision)}
         for served in routes.values()
         if served.route.standing is not None
         for decision in served.route.standing.decisions
     ]
     turned = [
         {**msgspec.to_builtins(event), "time": event.at, "rule": "Kill" if event.on else "Unkill"}
-        for event in switch.kills.events
+        for event in (*switch.kills.events, *(own.kills.events if own is not None else ()))
     ]
     return sorted([*decided, *turned], key=lambda entry: str(entry["time"]), reverse=True)[:100]
 

@@ -14,8 +14,8 @@ RECENT_BUCKETS = 4
 
 
 class Traffic(msgspec.Struct, kw_only=True):
-    """One pair, class and arm: requests by bucket, oldest first, and sums over the window. `total` counts since the
-    worker's start."""
+    """One pair, class and arm: requests by bucket, oldest first, and sums over the window. `refused` counts errors of
+    clients, `failed` all other errors, `total` the requests since the worker's start."""
 
     pair: str
     request_class: str
@@ -24,6 +24,7 @@ class Traffic(msgspec.Struct, kw_only=True):
     drafted: list[int]
     accepted: list[int]
     failed: int = 0
+    refused: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     rejected: int = 0
@@ -132,6 +133,7 @@ def traffic_of(recorder: RecentTraffic) -> tuple[int, list[Traffic], list[Times]
             row.drafted[at] += cell.drafted
             row.accepted[at] += cell.accepted
             row.failed += cell.failed
+            row.refused += cell.refused
             row.prompt_tokens += cell.prompt_tokens
             row.output_tokens += cell.output_tokens
             row.rejected += cell.rejected

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from slipstream_core.errors import InvalidRequest, shorten
 
 from slipstream_gateway.api.errors import ErrorReply, error_reply, http_error_body
-from slipstream_gateway.api.http import ClientGone, Scope, read_headers, send_error
+from slipstream_gateway.api.http import ClientGone, Scope, read_headers, send_error, trim_headers
 from slipstream_gateway.api.port_router import Asgi
 from slipstream_gateway.extproc.exchange import Exchange
 from slipstream_gateway.extproc.messages import METHOD, BodySendMode, ProcessingRequest
@@ -206,10 +206,12 @@ def _scope(head: Any) -> Scope:
     headers = [(header.key.encode(), header_value(header)) for header in head.headers.headers]
     found = {name: value.decode("latin-1") for name, value in headers if name.startswith(b":")}
     path, _, query = found.get(b":path", "").partition("?")
-    return {
+    scope: Scope = {
         "type": "http",
         "method": found.get(b":method", ""),
         "path": path,
         "query_string": query.encode("latin-1"),
         "headers": [header for header in headers if not header[0].startswith(b":")],
     }
+    trim_headers(scope)
+    return scope

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from types import TracebackType
@@ -19,6 +19,7 @@ from typing import Literal, Protocol, Self
 
 import msgspec
 from slipstream_core.errors import UpstreamError
+from slipstream_core.manifest.kill_switch import KillEvent
 from slipstream_core.manifest.reports import LATELY_S
 from slipstream_core.manifest.table import Backend, Route, RoutingTable
 from slipstream_core.settings import HealthSettings
@@ -48,6 +49,15 @@ class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class ConfigurationSource(Protocol):
     """Loads the routing table into the fleet on entry, and again after each change until it is exited."""
+
+    @property
+    def unstored_kills(self) -> Sequence[KillEvent]:
+        """The turns of kill switches that are in force in memory alone, the latest one of each pair."""
+        ...
+
+    def apply(self, event: KillEvent) -> None:
+        """Puts a turn of a kill switch in force at once, in memory."""
+        ...
 
     def status(self) -> ConfigurationStatus: ...
 
@@ -290,7 +300,7 @@ class Departures:
             return
         used = self._use.lately()
         for model in sorted(gone):
-            pair = routes[model].route.pair.metadata.key
+            pair = routes[model].route.key
             if pair in used:
                 self.count += 1
                 running = self._use.running(pair)

@@ -33,7 +33,7 @@ def speculative_replicas(pair: str, snapshots: Collection[Snapshot]) -> tuple[Re
         served.speculative
         for snapshot in snapshots
         for served in snapshot.served
-        if served.speculative is not None and served.route.pair.metadata.key == pair
+        if served.speculative is not None and served.route.key == pair
     )
     return tuple(dict.fromkeys(replica for pool in pools for replica in pool.replicas))
 
@@ -46,11 +46,9 @@ class DraftStops:
         *,
         leave: Callable[[Snapshot], None],
         current: Callable[[], Snapshot],
-        again_after_s: float = AGAIN_AFTER_S,
     ) -> None:
         self._leave = leave
         self._current = current
-        self._again_after_s = again_after_s
         self._tasks: set[asyncio.Task[None]] = set()
 
     def swapped(self, before: Snapshot, after: Snapshot, in_use: Collection[Snapshot]) -> None:
@@ -88,7 +86,7 @@ class DraftStops:
 
     async def _stop(self, pair: str, replica: Replica) -> None:
         error = await _tell(replica)
-        await asyncio.sleep(self._again_after_s)
+        await asyncio.sleep(AGAIN_AFTER_S)
         if pair in self._current().killed:  # otherwise running requests may draft again
             error = await _tell(replica)
         if error is not None:

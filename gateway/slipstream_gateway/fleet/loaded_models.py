@@ -81,7 +81,7 @@ async def _read(replica: Replica) -> None:
     """Reads the models of one server. If that fails, what was known of it stays."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            models = await replica.upstream.models()
+            models = frozenset(await replica.upstream.models())
     except (SlipstreamError, TimeoutError) as exc:
         level = logging.WARNING if replica.models is None else logging.DEBUG
         _log.log(level, "%s: its models cannot be read: %s", replica.name, for_log(exc))

@@ -81,7 +81,7 @@ class Snapshot:
         self.served = tuple(one for served in routes.values() for one in (served, served.canary) if one is not None)
         """The routes, and those of their canaries."""
         self.keys = frozenset(key for served in self.served for key in served.keys)
-        self.killed = killed | {served.route.pair.metadata.key for served in routes.values() if is_killed(served.route)}
+        self.killed = killed | {served.route.key for served in routes.values() if is_killed(served.route)}
         self.incomplete = incomplete
         self.in_use = 0
         self.retired = False

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
+from slipstream_core.listeners import bound_socket, split_authority
+
 from slipstream_gateway.grpc_server.connection import Connection, Handler
 from slipstream_gateway.grpc_server.memory import Memory
 
@@ -33,8 +35,8 @@ async def serving(
     if address.startswith(_UNIX):
         server = await loop.create_unix_server(connect, address.removeprefix(_UNIX))
     else:
-        host, _, port = address.rpartition(":")
-        server = await loop.create_server(connect, host.strip("[]"), int(port), reuse_port=shared or None)
+        listener = bound_socket(*split_authority(address), is_shared=shared)
+        server = await loop.create_server(connect, sock=listener)
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -16,6 +17,7 @@ from types import FrameType
 import msgspec
 import uvicorn
 from slipstream_core.errors import CommandError
+from slipstream_core.listeners import authority, available_host, bound_socket, split_authority
 from slipstream_core.settings import GatewaySettings, Limits
 
 from slipstream_gateway.api.monitoring import LIVE, READY
@@ -41,6 +43,7 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
 
     Raises `CommandError` if the address is not available, or if workers no longer start.
     """
+    settings = _on_available_hosts(settings)
     listeners = [_listen(settings.host, settings.port)]
     print(f"slipstream gateway on http://{_shown(listeners[0])}", file=sys.stderr, flush=True)
     if settings.admin.port is not None:
@@ -63,6 +66,20 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
             last_good.write_bytes(manifest)
             shared = msgspec.structs.replace(shared, last_good=last_good)
         supervise(functools.partial(_work, shared, listeners), settings.workers, listeners)
+
+
+def _on_available_hosts(settings: GatewaySettings) -> GatewaySettings:
+    """`settings` with 0.0.0.0 in place of `::` on a machine without IPv6: every worker gets the same addresses."""
+    address = settings.ext_proc
+    if address is not None and not address.startswith(_UNIX):
+        host, port = split_authority(address)
+        address = authority(available_host(host), port)
+    return msgspec.structs.replace(
+        settings,
+        host=available_host(settings.host),
+        admin=msgspec.structs.replace(settings.admin, host=available_host(settings.admin.host)),
+        ext_proc=address,
+    )
 
 
 def check_apart(public: socket.socket, admin: socket.socket) -> None:
@@ -93,7 +110,7 @@ def _work(settings: GatewaySettings, listeners: list[socket.socket]) -> None:
 def _build(settings: GatewaySettings) -> PortRouter:
     logging.basicConfig(level=settings.log_level.upper(), format=_LOG_FORMAT)
     give_large_blocks_back()
-    return build_app(settings)
+    return build_app(settings, owns_process=True)
 
 
 def _config(settings: GatewaySettings) -> uvicorn.Config:
@@ -133,25 +150,22 @@ def _allow_open_files(limits: Limits) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     """A bound socket, so that an address in use is one clear message and not a dead worker."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        tune(listener)
-        listener.listen(_BACKLOG)
-    except (OSError, OverflowError) as exc:
-        listener.close()
-        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-        raise CommandError(f"cannot listen on {host}:{port}: {reason}.") from exc
+    with contextlib.ExitStack() as failed:
+        try:
+            listener = failed.enter_context(bound_socket(host, port))
+            tune(listener)
+            listener.listen(_BACKLOG)
+        except (OSError, OverflowError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+            raise CommandError(f"cannot listen on {authority(host, port)}: {reason}.") from exc
+        failed.pop_all()
     return listener
 
 
 def _check_free(address: str) -> None:
     """Raises `CommandError` if `address` is not available: a worker would fail later, with a traceback."""
     if not address.startswith(_UNIX):
-        host, _, port = address.rpartition(":")
-        _listen(host.strip("[]"), int(port)).close()
+        _listen(*split_authority(address)).close()
         return
     path = Path(address.removeprefix(_UNIX))
     try:
@@ -171,5 +185,4 @@ def _is_served(path: Path) -> bool:
 
 
 def _shown(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return authority(*listener.getsockname()[:2])

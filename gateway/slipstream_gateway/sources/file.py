@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,7 +20,8 @@ from slipstream_core.manifest import (
     triton_model_name,
     with_endpoints,
 )
-from slipstream_core.manifest.kill_switch import KillFile, killed_in
+from slipstream_core.manifest.kill_file import KillFile
+from slipstream_core.manifest.kill_switch import KillEvent, killed_in
 from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet
@@ -78,6 +79,14 @@ class FileSource:
         if self._settings.local_endpoints is not None or self._settings.endpoints:
             _warn_of_restart(self._started_with, _local_models(table))
 
+    @property
+    def unstored_kills(self) -> Sequence[KillEvent]:
+        return self.kills.unstored
+
+    def apply(self, event: KillEvent) -> None:
+        self.kills.apply(event)
+        self._publish_kills()
+
     async def obey_kills(self) -> None:
         """Takes over the kill switches if they are others. A file that cannot be read is logged, what was read before
         stays."""
@@ -89,6 +98,9 @@ class FileSource:
             self._said = str(error)
         else:
             self._said = ""
+        self._publish_kills()
+
+    def _publish_kills(self) -> None:
         if self.kills.kills is not self._obeyed and self._table is not None:
             self._publish(self._table)
 
@@ -105,7 +117,7 @@ class FileSource:
     def _publish(self, table: RoutingTable) -> None:
         self._obeyed = self.kills.kills
         kills = self._obeyed.pairs
-        unknown = frozenset(kills) - {route.pair.metadata.key for route in table.routes.values()}
+        unknown = frozenset(kills) - {route.key for route in table.routes.values()}
         if unknown and unknown != self._unknown:
             _log.warning(
                 "kill switches are on for pairs that the manifest does not have: %s", ", ".join(sorted(unknown))

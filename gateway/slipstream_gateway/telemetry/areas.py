@@ -17,12 +17,12 @@ from slipstream_core.types import Capability
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.keyed_access import KeyUse
 from slipstream_gateway.capture.channel import CaptureCount
-from slipstream_gateway.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.fleet import ConfigurationStatus
-from slipstream_gateway.request.parity.sampled import SampledEvidence
-from slipstream_gateway.request.parity.scheduler import ParityCount
-from slipstream_gateway.request.parity.score import ALARM_AT
+from slipstream_gateway.lossless.conformance import CheckCount, ReplicaConformance
+from slipstream_gateway.lossless.parity import ParityCount
+from slipstream_gateway.lossless.score import ALARM_AT
+from slipstream_gateway.lossless.withhold import SampledEvidence
 from slipstream_gateway.request.resume import ResumptionCount
 from slipstream_gateway.telemetry.metrics import Read, Values, counter, gauge, single
 from slipstream_gateway.telemetry.overload import MOST_SHOWN
@@ -52,6 +52,11 @@ def observe_access(meter: Meter, read: Callable[[], AccessStatus]) -> None:
         "Whether the replicas share their limits.",
         lambda: [(int(shared), {}) for shared in (read().shared,) if shared is not None],
     )
+
+
+def observe_audit(meter: Meter, dropped: Callable[[], int], waiting: Callable[[], int]) -> None:
+    counter(meter, "slipstream.audit.dropped", "Lines of the audit log that were lost.", single(dropped))
+    gauge(meter, "slipstream.audit.waiting", "Lines of the audit log that are not written yet.", single(waiting))
 
 
 def observe_capture(meter: Meter, read: Callable[[], Iterable[CaptureCount]]) -> None:
@@ -117,10 +122,6 @@ def observe_configuration(meter: Meter, read: Callable[[], ConfigurationStatus])
 def observe_departures(meter: Meter, read: Callable[[], int]) -> None:
     description = "Model names that were removed or renamed while in use."
     counter(meter, "slipstream.models.removed_in_use", description, single(read))
-
-
-def observe_estimates(meter: Meter, fingerprints: Callable[[], int]) -> None:
-    gauge(meter, "slipstream.estimates.fingerprints", "Kinds of requests with estimates.", single(fingerprints))
 
 
 def observe_evidence(meter: Meter, read: Callable[[], Iterable[tuple[str, ClassEvidence]]]) -> None:
@@ -198,6 +199,13 @@ def observe_parity(meter: Meter, read: Callable[[], Iterable[ParityCount]]) -> N
         lambda: [
             (dropped, {**labels(count), "cause": cause}) for count in read() for cause, dropped in count.dropped.items()
         ],
+    )
+    gauge(
+        meter,
+        f"{prefix}age",
+        "Time since the last comparison of a speculative answer with a plain one; nothing before the first.",
+        lambda: [(count.age_s, labels(count)) for count in read() if count.age_s is not None],
+        unit="s",
     )
 
 

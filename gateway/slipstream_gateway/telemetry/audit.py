@@ -1,7 +1,8 @@
 """The audit log: decisions by key, and changes by administrators, as JSON lines (https://jsonlines.org).
 
 It has no prompts, answers or secrets; keys appear by their public ids. A thread writes from a bounded buffer, so that a
-slow disk delays no request: lines beyond the bound are dropped and counted in the log.
+slow disk delays no request. Lines that a full disk refuses are kept there and written later. Lines beyond the bound are
+dropped and counted, in the log and by a metric.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from slipstream_gateway.capture.copies import captures_of
 from slipstream_gateway.fleet.snapshot import Snapshot
 from slipstream_gateway.request.outcome import Outcome, Recorder
 
+_STDOUT = 1
 MAX_PENDING = 20_000
 FLUSH_S = 0.25
 REFUSALS_PER_FLUSH = 10
@@ -34,10 +36,10 @@ _Line = Callable[[], dict[str, Any]]
 class Audit:
     """The log of one worker. Methods are quick, raise nothing, and run on the event loop's thread only."""
 
-    def __init__(self, sink: LineSink | None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, sink: LineSink | None) -> None:
         self._sink = sink
-        self._clock = clock
         self._pending: list[_Line] = []
+        self._kept: list[bytes] = []  # which could not be written
         self._refusals: dict[str, int] = {}
         self._dropped = 0
         self.dropped_total = 0
@@ -46,16 +48,21 @@ class Audit:
     def is_on(self) -> bool:
         return self._sink is not None
 
+    @property
+    def waiting(self) -> int:
+        """The number of lines that are not written yet."""
+        return len(self._pending) + len(self._kept)
+
     def decision(self, outcome: Outcome) -> None:
         """A finished request."""
         if self._sink is not None:
-            at_s = self._clock()
+            at_s = time.time()
             self._add(lambda: _decision(at_s, outcome))
 
     def event(self, kind: str, *, who: str = "", **about: str | int | float | bool) -> None:
         """A change by `who`: `kill`, `unkill`, `keys`, `configuration`, …"""
         if self._sink is not None:
-            line = {"time": _stamp(self._clock()), "event": kind, "who": who, **about}
+            line = {"time": _stamp(time.time()), "event": kind, "who": who, **about}
             self._add(lambda: line)
 
     def refused(self, error: str) -> None:
@@ -63,7 +70,7 @@ class Audit:
         if self._sink is not None:
             self._refusals[error] = self._refusals.get(error, 0) + 1
             if self._refusals[error] <= REFUSALS_PER_FLUSH:
-                line = {"time": _stamp(self._clock()), "event": "refused", "error": error}
+                line = {"time": _stamp(time.time()), "event": "refused", "error": error}
                 self._add(lambda: line)
 
     @contextlib.asynccontextmanager
@@ -81,12 +88,16 @@ class Audit:
             await task
             await self._flush()
             self._sink.close()
+            if self._kept:
+                self.dropped_total += len(self._kept)
+                _log.error("the audit log loses %d lines, which could not be written", len(self._kept))
 
     def _add(self, line: _Line) -> None:
-        if len(self._pending) < MAX_PENDING:
+        if self.waiting < MAX_PENDING:
             self._pending.append(line)
         else:
             self._dropped += 1
+            self.dropped_total += 1
 
     async def _flush_until(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
@@ -98,8 +109,8 @@ class Audit:
     async def _flush(self) -> None:
         self._sum_up()
         lines, self._pending = self._pending, []
-        if lines and self._sink is not None:
-            await asyncio.to_thread(self._sink.write, lines)
+        if (lines or self._kept) and self._sink is not None:
+            self._kept = await asyncio.to_thread(self._sink.write, lines, self._kept)
 
     def _sum_up(self) -> None:
         """Adds lines with the counts of omitted ones; these are never dropped."""
@@ -107,10 +118,9 @@ class Audit:
             if count > REFUSALS_PER_FLUSH:
                 self.event("refused", error=error, more=count - REFUSALS_PER_FLUSH)
         self._refusals.clear()
-        if self._dropped:
+        if self._dropped and not self._kept:  # after the lines that were before them
             dropped, self._dropped = self._dropped, 0
-            self.dropped_total += dropped
-            line = {"time": _stamp(self._clock()), "event": "dropped", "lines": dropped}
+            line = {"time": _stamp(time.time()), "event": "dropped", "lines": dropped}
             self._pending.append(lambda: line)
 
 
@@ -118,24 +128,42 @@ class LineSink:
     """Appends whole lines to a file that several processes share, or to a stream. A file that was moved away is
     reopened under its name, so that rotation needs no signal."""
 
-    def __init__(self, path: Path | None, *, stream: int = 1) -> None:
-        """`path` None: the descriptor `stream`. Raises `OSError` where the file cannot be opened."""
+    def __init__(self, path: Path | None) -> None:
+        """`path` None: the standard output. Raises `OSError` where the file cannot be opened."""
         self._path = path
-        self._descriptor = stream if path is None else _open(path)
+        self._descriptor = _STDOUT if path is None else _open(path)
         self._failing = False
+        self._is_torn = False  # the file ends within a line
 
-    def write(self, lines: list[_Line]) -> None:
-        """Blocks. Lines that cannot be written are lost; the first such error is logged."""
-        data = b"".join(_encode(line()) + b"\n" for line in lines)
+    def write(self, lines: list[_Line], kept: list[bytes]) -> list[bytes]:
+        """Writes `kept`, the result of the call before, and `lines`; blocks. Returns the lines that could not be
+        written, and logs the first error."""
+        encoded = [*kept, *(_encode(line()) + b"\n" for line in lines)]
+        written = 0
         try:
             self._follow()
-            _write_all(self._descriptor, data)
+            if self._is_torn:
+                os.write(self._descriptor, b"\n")
+                self._is_torn = False
+            data = b"".join(encoded)
+            while written < len(data):  # usually one call, which is atomic on a local file system (`O_APPEND`)
+                written += os.write(self._descriptor, data[written:])
         except OSError as exc:
             if not self._failing:
                 _log.error("the audit log %s cannot be written: %s", self._path or "on stdout", exc.strerror or exc)
             self._failing = True
         else:
             self._failing = False
+        return self._unwritten(encoded, written)
+
+    def _unwritten(self, encoded: list[bytes], written: int) -> list[bytes]:
+        """The lines after the first `written` bytes, the one that they end within included."""
+        for index, line in enumerate(encoded):
+            if written < len(line):
+                self._is_torn = self._is_torn or written > 0
+                return encoded[index:]
+            written -= len(line)
+        return []
 
     def close(self) -> None:
         if self._path is not None:
@@ -153,6 +181,7 @@ class LineSink:
             descriptor = _open(self._path)
             os.close(self._descriptor)
             self._descriptor = descriptor
+            self._is_torn = False
 
 
 class AuditRecorder(Recorder):
@@ -199,6 +228,7 @@ def _summary(capture: Capture | None) -> dict[str, str | int | float | bool]:
         "redact": ", ".join([*capture.redact, *(pattern.name for pattern in capture.patterns)]),
         "words": len(capture.words),
         "max_bytes_per_day": capture.max_bytes_per_day,
+        "max_key_share": capture.max_key_share,
         "retention_days": capture.retention_days,
     }
 
@@ -238,9 +268,3 @@ def _stamp(at_s: float) -> str:
 
 def _open(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    """Usually one call, which is atomic on a local file system (`O_APPEND`)."""
-    while data:
-        data = data[os.write(descriptor, data) :]

@@ -111,13 +111,13 @@ def _longest_drafts(fleet: Fleet) -> Iterator[tuple[float, dict[str, str]]]:
         for index, replica in enumerate(pool.replicas[:MOST_REPLICAS] if pool is not None else ()):
             drafting = replica.upstream.drafting
             if drafting.withheld is not None or drafting.longest is not None:
-                labels = {"pair": served.route.pair.metadata.key, "arm": "speculative", "replica": str(index)}
+                labels = {"pair": served.route.key, "arm": "speculative", "replica": str(index)}
                 yield float(drafting.longest or 0), labels
 
 
 def _replicas(fleet: Fleet) -> Iterator[tuple[dict[str, str], ReplicaState]]:
     for served in _routes(fleet):
-        pair = served.route.pair.metadata.key
+        pair = served.route.key
         arms = (("plain", served.plain), ("speculative", served.speculative), ("fallback", served.fallback))
         for arm, pool in arms:
             for state in pool.states()[:MOST_REPLICAS] if pool is not None else ():

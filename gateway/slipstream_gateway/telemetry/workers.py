@@ -1,11 +1,11 @@
-"""Queries between workers: each worker answers on its own Unix socket in a shared folder, so that any of them can show
-the metrics of all.
+"""Queries and notices between workers: each worker listens on its own Unix socket in a shared folder, so that any of
+them can show the metrics of all, and turn the kill switch of all.
 
 Expositions are merged series by series: equal ones are added, or their mean or maximum is taken. The multiprocess mode
 of prometheus_client is no alternative: it has neither exemplars nor instruments that are read at a scrape.
 
-A question is one line; the answer ends when the socket is closed. The values of a dead worker are lost, so counters
-fall by its share; Prometheus' `rate` takes that for a reset.
+A question or a notice is one line. The answer ends when the socket is closed; that to a notice is empty. The values of
+a dead worker are lost, so counters fall by its share; Prometheus' `rate` takes that for a reset.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ MEANS: tuple[str, ...] = (
 MAXIMA: tuple[str, ...] = (
     "slipstream_admission_pressure",
     "slipstream_admission_latency_ratio",
+    "slipstream_parity_age_seconds",
     "slipstream_parity_evidence",
 )
 
@@ -44,14 +45,25 @@ _log = logging.getLogger(__name__)
 Answer = Callable[[], bytes]
 """Produces a worker's answer. Called on its event loop: must be quick and must not raise."""
 
+Receive = Callable[[bytes], None]
+"""Handles a notice. Called on the worker's event loop: must be quick, and may raise only `ValueError`."""
+
 
 class PeerQuery(StrEnum):
     """`METRICS` is answered in Prometheus' text format, `OPENMETRICS` with exemplars, `SNAPSHOT` as one JSON document
-    for the console."""
+    for the console, `UNSTORED_KILLS` as a JSON list of turns of kill switches."""
 
     METRICS = "metrics"
     OPENMETRICS = "openmetrics"
     SNAPSHOT = "snapshot"
+    UNSTORED_KILLS = "unstored-kills"
+
+
+class PeerNotice(StrEnum):
+    """`KILL` has a turn of a kill switch as JSON, `BREAK` a request that broke a server."""
+
+    KILL = "kill"
+    BREAK = "break"
 
 
 class WorkerPeers:
@@ -60,12 +72,18 @@ class WorkerPeers:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._answers: dict[PeerQuery, Answer] = {}
+        self._receivers: dict[PeerNotice, Receive] = {}
         self._path = folder / f"{os.getpid()}.sock" if folder is not None else None
         self._server: asyncio.Server | None = None
+        self._sending: set[asyncio.Task[None]] = set()
 
     def answer(self, question: PeerQuery, answer: Answer) -> None:
         """Sets this worker's answer to `question`."""
         self._answers[question] = answer
+
+    def receive(self, notice: PeerNotice, receive: Receive) -> None:
+        """Sets this worker's handler of `notice`."""
+        self._receivers[notice] = receive
 
     async def __aenter__(self) -> WorkerPeers:
         if self._path is not None:
@@ -80,38 +98,57 @@ class WorkerPeers:
 
     async def ask(self, question: PeerQuery) -> list[bytes]:
         """The answers of all workers, this one's first, without those that are late."""
-        answers = [self._answers[question]()] if question in self._answers else []
-        if self._folder is None:
-            return answers
-        sockets = await asyncio.to_thread(lambda folder: sorted(folder.glob("*.sock")), self._folder)
-        others = [path for path in sockets if path != self._path]
-        found = await asyncio.gather(*(_ask(path, question) for path in others))
-        return answers + [text for text in found if text]
+        own = [self._answers[question]()] if question in self._answers else []
+        return own + [text for text in await self._ask_others(question) if text]
+
+    async def notify(self, notice: PeerNotice, message: bytes) -> None:
+        """Sends `message`, which is one line, to all other workers. Logs a worker that does not accept it in time."""
+        await self._ask_others(f"{notice} {message.decode()}")
+
+    def notify_soon(self, notice: PeerNotice, message: bytes) -> None:
+        """As `notify`, without waiting."""
+        task = asyncio.get_running_loop().create_task(self.notify(notice, message))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
 
     async def metrics(self, *, openmetrics: bool = False) -> bytes:
         """The metrics of all workers as one exposition."""
         texts = await self.ask(PeerQuery.OPENMETRICS if openmetrics else PeerQuery.METRICS)
         return texts[0] if len(texts) == 1 else merge(texts)
 
+    async def _ask_others(self, line: str) -> list[bytes | None]:
+        if self._folder is None:
+            return []
+        sockets = await asyncio.to_thread(lambda folder: sorted(folder.glob("*.sock")), self._folder)
+        return await asyncio.gather(*(_ask(path, line) for path in sockets if path != self._path))
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(
             OSError, TimeoutError, ValueError
         ):  # the other worker is gone, or its question is unknown
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                question = PeerQuery((await reader.readline()).decode().strip())
-                if question in self._answers:
+                name, _, message = (await reader.readline()).strip().partition(b" ")
+                if message:
+                    self._take(PeerNotice(name.decode()), message)
+                elif (question := PeerQuery(name.decode())) in self._answers:
                     writer.write(self._answers[question]())
                     await writer.drain()
         writer.close()
 
+    def _take(self, notice: PeerNotice, message: bytes) -> None:
+        try:
+            self._receivers[notice](message)
+        except ValueError:
+            _log.exception("a notice of another worker cannot be read: %s", notice)
 
-async def _ask(path: Path, question: PeerQuery) -> bytes | None:
+
+async def _ask(path: Path, line: str) -> bytes | None:
     """The answer of another worker; None without one."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             reader, writer = await asyncio.open_unix_connection(path)
             try:
-                writer.write(f"{question}\n".encode())
+                writer.write(f"{line}\n".encode())
                 return await reader.read(-1)
             finally:
                 writer.close()

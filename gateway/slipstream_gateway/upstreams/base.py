@@ -6,7 +6,7 @@ piece has arrived, so that any earlier failure can still be retried elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
@@ -49,20 +49,22 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One request for an upstream. `model` is the upstream's name for it; `draft_length` 0 means plain.
 
-    With `adaptive`, the draft length is a maximum: in each step the server verifies as many draft tokens as pay. Only
-    servers with `Drafting.adaptive` can. `margins` requests `Tokens.margins`, if the upstream supports it. `headers`
-    are forwarded by HTTP upstreams (authorization, trace context); names in lower case. `committed`: the answer
-    continues after it, and its usage covers the whole answer: prompt and output count once, drafts and steps are those
-    of this part. `deadline_s`, by `time.monotonic`, is when the client stops waiting. `request_class` is the
-    decision's, for servers that count by class. `token_ids` requests the answer's token ids beside its text, if the
-    server supports it; the client does not see them. `bounds_output`: `Usage.most_output_tokens` must be updated while
-    the answer streams. `carrier`: a proxy sends the request to the server; None: the upstream itself.
+    `seeded`: the server gets the gateway's seed if the client set none. With `adaptive`, the draft length is a
+    maximum: in each step the server verifies as many draft tokens as pay. Only servers with `Drafting.adaptive`
+    can. `margins` requests `Tokens.margins`, if the upstream supports it. `headers` are forwarded by HTTP upstreams
+    (authorization, trace context); names in lower case. `committed`: the answer continues after it, and its usage
+    covers the whole answer: prompt and output count once, drafts and steps are those of this part. `deadline_s`, by
+    `time.monotonic`, is when the client stops waiting. `request_class` is the decision's, for servers that count by
+    class. `token_ids` requests the answer's token ids beside its text, if the server supports it; the client does
+    not see them. `bounds_output`: `Usage.most_output_tokens` must be updated while the answer streams. `carrier`: a
+    proxy sends the request to the server; None: the upstream itself.
     """
 
     request: GenerationRequest
     model: str
     draft_length: int
     request_id: str
+    seeded: bool = False
     adaptive: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     margins: bool = False
@@ -74,7 +76,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     carrier: Carrier | None = None
 
 
-_TENSOR_FEATURES = frozenset({"n"})
+_TENSOR_FEATURES = frozenset({"n", "prompt"})
 
 
 def has_relayed_features(request: GenerationRequest) -> bool:
@@ -182,11 +184,12 @@ class TokenScore(NamedTuple):
 
 
 class Drafting(NamedTuple):
-    """The drafting state of a server at this moment. `withheld` is the reason why it may not draft, None if it may.
-    `longest` is the maximum draft length that it accepts, None: no maximum. `limit` is a temporary limit on its drafts,
-    None: no limit. `identity` is the rest of the server's description: a different identity means that it drafts
-    differently. `adaptive`: see `Job`. `seed_equality`: a request with a seed gets the same sampled tokens at every
-    draft length, so that an adaptive draft length does not change them."""
+    """The drafting state of a server at this moment. `withheld` is the reason why it may not draft, None if it
+    may. `longest` is the maximum draft length that it accepts, None: no maximum. `limit` is a temporary limit on
+    its drafts, None: no limit. `identity` is the rest of the server's description: a different identity means that
+    it drafts differently. `adaptive`: see `Job`. `seed_equality`: a request with a seed gets the same sampled
+    tokens at every draft length, so that an adaptive draft length does not change them. `resumes`: the answers
+    that the server continues by their token ids: `greedy` ones alone, `seeded` ones too, or none (empty)."""
 
     withheld: Withheld | None = None
     longest: int | None = None
@@ -194,6 +197,16 @@ class Drafting(NamedTuple):
     identity: str = ""
     adaptive: bool = False
     seed_equality: bool = False
+    resumes: str = ""
+
+    def continues(self, request: GenerationRequest) -> bool:
+        """Whether the server continues an answer to `request`, by its token ids, with the same tokens."""
+        return self.is_seeded or (self.resumes == "greedy" and request.temperature == 0.0)
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether a seed determines the tokens of an answer on all such servers, at no cost."""
+        return self.resumes == "seeded"
 
 
 ANY_DRAFT = Drafting()
@@ -267,8 +280,9 @@ class Upstream(Protocol):
         """Returns when the replica can serve; raises `UpstreamError` otherwise."""
         ...
 
-    async def models(self) -> frozenset[str]:
-        """The names of the models that the server has loaded, its LoRA adapters among them."""
+    async def models(self) -> Mapping[str, int | None]:
+        """The models that the server has loaded by their names, its LoRA adapters among them, each with its context:
+        the maximum of prompt and answer in tokens, None if the server does not report it."""
         ...
 
     async def stop_drafting(self) -> None:

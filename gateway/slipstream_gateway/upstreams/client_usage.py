@@ -10,8 +10,23 @@ from slipstream_core.types import Endpoint
 from slipstream_gateway.upstreams.base import Job, Usage
 
 _NULL = b"null"
+
+
+class _Seeded(msgspec.Struct):
+    seed: int | None = None
+
+
+_decode_seed = msgspec.json.Decoder(_Seeded).decode
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
+
+
+def seed_of(job: Job) -> int | None:
+    """The seed that the server gets: the client's, or the gateway's where that costs nothing. Several prompts of one
+    request would share it, so that equal ones had equal answers."""
+    if job.seeded and job.request.choices == 1:
+        return job.request.seed
+    return _decode_seed(job.request.raw).seed
 
 
 def client_usage(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
@@ -24,7 +39,7 @@ def client_usage(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
     known["rejected_prediction_tokens"] = msgspec.Raw(b"%d" % (usage.drafted - usage.accepted))
     usage_fields[name] = msgspec.Raw(_encode(known))
     own = {
-        "seed": _decode_raw(job.request.raw).get("seed"),  # the gateway's own seed is not sent to vLLM
+        "seed": seed_of(job),
         "draft_length": job.draft_length,
         "target_steps": usage.steps,
         "rejected_at": usage.rejected_at,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
@@ -43,7 +43,7 @@ class RefusedUpstream:
     async def probe(self) -> None:
         raise self._error()
 
-    async def models(self) -> frozenset[str]:
+    async def models(self) -> Mapping[str, int | None]:
         raise self._error()
 
     async def stop_drafting(self) -> None:

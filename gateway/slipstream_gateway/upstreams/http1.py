@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import select
 import socket
 import ssl
 from collections.abc import Mapping
@@ -21,7 +22,6 @@ from yarl import URL
 KEEP_ALIVE_S = 30.0
 MAX_HEAD_BYTES = 64 * 1024
 DRAIN_S = 1.0
-_RETRY_WITHIN_S = 1.0
 _NEXT_ADDRESS_S = 0.25  # as RFC 8305 recommends
 _READ_BYTES = 32 * 1024  # at most about this much is buffered for a client that reads slowly
 _CLOSED = "the server closed the connection"
@@ -29,6 +29,11 @@ _CLOSED = "the server closed the connection"
 
 class NotHttp(OSError):
     """The server's response is not HTTP/1.1. The message has no bytes of the response."""
+
+
+class BrokenExchange(ConnectionResetError):
+    """The connection broke after the request had been written: the server may have run it, and may have broken by
+    it."""
 
 
 class Http1Client:
@@ -59,22 +64,12 @@ class Http1Client:
     async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Http1Response:
         """Sends the request; returns once the head of the response has arrived.
 
-        Raises `OSError` if there is no connection or it breaks, its subclasses `TimeoutError` if none opens in time and
-        `NotHttp`; `ValueError` for a line break in a header.
+        Raises `OSError` if there is no connection, its subclasses `BrokenExchange` if the connection breaks,
+        `TimeoutError` if none opens in time, and `NotHttp`; `ValueError` for a line break in a header. A written
+        request is never written again here (RFC 9110, 9.2.2).
         """
         head = self._head(path, headers, len(body))
-        connection = self._take()
-        if connection is not None:
-            sent_s = asyncio.get_running_loop().time()
-            try:
-                return await connection.send(head, body)
-            except OSError:
-                # The server may have closed an idle connection just as it was taken: retry once, on a new one. A server
-                # that closes it later may have been at work on the request (RFC 9110, 9.2.2).
-                is_soon = asyncio.get_running_loop().time() - sent_s < _RETRY_WITHIN_S
-                if connection.has_received or self._is_closed or not is_soon:
-                    raise
-        return await (await self._connect()).send(head, body)
+        return await (self._take() or await self._connect()).send(head, body)
 
     def close(self) -> None:
         """Closes all connections; responses that are not complete fail, and so do later requests."""
@@ -106,11 +101,12 @@ class Http1Client:
         return head.encode()
 
     def _take(self) -> _Connection | None:
-        """The connection that was used last."""
+        """The connection that was used last, among those that the server has not closed."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_open:
+            if connection.is_open and not connection.has_input():
                 return connection
+            connection.close()
         return None
 
     async def _connect(self) -> _Connection:
@@ -239,10 +235,10 @@ class Http1Response:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, with one request at a time. `has_received`: a byte of the present response has arrived."""
+    """One connection, with one request at a time."""
 
     def __init__(self, client: Http1Client) -> None:
-        self.has_received = False
+        self._poll = select.poll()
         self.idle_since_s = 0.0
         self._client = client
         self._parser = httptools.HttpResponseParser(self)
@@ -259,12 +255,16 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    def has_input(self) -> bool:
+        """Whether anything has arrived that the event loop has not read yet. On an idle connection this is its end, or
+        bytes that nobody requested."""
+        return bool(self._poll.poll(0))
+
     async def send(self, head: bytes, body: bytes) -> Http1Response:
         """Sends a request and waits for the head of its response."""
         transport = self._transport
         if transport is None:
             raise ConnectionResetError(_CLOSED)
-        self.has_received = False
         self._head_bytes = 0
         began: asyncio.Future[Http1Response] = asyncio.get_running_loop().create_future()
         self._began = began
@@ -276,6 +276,10 @@ class _Connection(asyncio.Protocol):
             if self._began is began or self._response is not None:
                 self.close()
             raise
+        except (NotHttp, ssl.SSLError):  # the server refuses the gateway's certificate after the handshake (RFC 8446)
+            raise
+        except OSError as exc:
+            raise BrokenExchange(str(exc)) from exc
 
     def close(self) -> None:
         if self._transport is not None:
@@ -298,9 +302,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP or TLS, both are
         self._transport = transport
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        self.has_received = True
         self._has_body = False
         try:
             self._parser.feed_data(data)

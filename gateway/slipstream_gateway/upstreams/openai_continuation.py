@@ -94,6 +94,12 @@ def continued_body(request: GenerationRequest, committed: Committed, body: bytes
         fields["add_generation_prompt"] = msgspec.Raw(b"false")
     else:
         fields["prompt"] = msgspec.Raw(_encode(f"{request.prompt}{committed.text}"))
+    return limited_body(request, committed, _encode(fields))
+
+
+def limited_body(request: GenerationRequest, committed: Committed, body: bytes) -> bytes:
+    """`body` with the rest of the request's limit of tokens."""
+    fields = _decode_raw(body)
     if request.max_tokens is not None:
         for name in _LIMITS:
             if name in fields and bytes(fields[name]) != b"null":

@@ -7,34 +7,31 @@ from __future__ import annotations
 
 import errno
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import aiohttp
 import msgspec
 from multidict import CIMultiDict
 from slipstream_core.errors import (
+    ConnectTimeout,
     Incomparable,
-    Overloaded,
-    SlipstreamError,
     UpstreamFailed,
-    UpstreamRejected,
-    UpstreamTimeout,
     UpstreamUnavailable,
 )
-from slipstream_core.manifest.dialects import DIALECTS, Dialect, ScoresForm
+from slipstream_core.manifest.dialects import DIALECTS, Dialect
 from slipstream_core.manifest.engines import DialectName
 from slipstream_core.network_errors import NETWORK_ERRORS, describe_network_error
 from slipstream_core.types import Endpoint
 from yarl import URL
 
-from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, TokenScore, Usage, Wire
-from slipstream_gateway.upstreams.carrier import CarriedResponse
+from slipstream_gateway.upstreams.base import ANY_DRAFT, MAX_COUNT, Completion, Drafting, Job, TokenScore, Usage, Wire
 from slipstream_gateway.upstreams.dialect_wire import count_dialect_body, dialect_body, dialect_reader_of
 from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
-from slipstream_gateway.upstreams.http1 import KEEP_ALIVE_S, Http1Client, Http1Response, NotHttp
-from slipstream_gateway.upstreams.input_scores import SCORING_PATH, score_by_input
+from slipstream_gateway.upstreams.http1 import KEEP_ALIVE_S, BrokenExchange, Http1Client, Http1Response, NotHttp
 from slipstream_gateway.upstreams.model_name import ModelName
+from slipstream_gateway.upstreams.openai_bodies import HttpResponse, read_body, read_whole, refusal
 from slipstream_gateway.upstreams.openai_continuation import continued_body
 from slipstream_gateway.upstreams.openai_reading import Reader
 from slipstream_gateway.upstreams.openai_wire import read_body_usage
@@ -42,10 +39,9 @@ from slipstream_gateway.upstreams.responses_wire import read_response_usage
 from slipstream_gateway.upstreams.scores import UNSCORED, score_by
 from slipstream_gateway.upstreams.sse import EventSplitter, is_whole_event
 from slipstream_gateway.upstreams.token_ids import TokenIds, requests_ids
+from slipstream_gateway.upstreams.valid_json import valid_events, valid_json
 from slipstream_gateway.upstreams.wire_errors import reported_error
 
-HttpResponse = Http1Response | CarriedResponse
-MAX_BODY_BYTES = 64 * 1024 * 1024
 _PATHS = {
     Endpoint.CHAT: "v1/chat/completions",
     Endpoint.COMPLETION: "v1/completions",
@@ -56,7 +52,15 @@ _TLS_HINT = " (over TLS; a server that requires a client certificate closes conn
 
 
 class _Model(msgspec.Struct):
+    """`max_model_len` is vLLM's and SGLang's name for the context; other servers have none."""
+
     id: str
+    max_model_len: Any = None
+
+    @property
+    def context_tokens(self) -> int | None:
+        length = self.max_model_len
+        return length if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= MAX_COUNT else None
 
 
 class _Models(msgspec.Struct):
@@ -113,7 +117,7 @@ class OpenAiUpstream:
         return ANY_DRAFT
 
     async def complete(self, job: Job) -> Completion:
-        body = await _read_whole(await self._post(job))
+        body = valid_json(await read_whole(await self._post(job)))
         if (error := reported_error(body)) is not None:
             raise error
         ids = TokenIds(stream=False)
@@ -136,24 +140,24 @@ class OpenAiUpstream:
 
     async def probe(self) -> None:
         try:
-            async with self._session.get(self._probe_url, headers=self._headers(())) as response:
+            async with self._session.get(self._probe_url, headers=self._headers(()), allow_redirects=False) as response:
                 status = response.status
         except NETWORK_ERRORS as exc:
             raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None
         if status >= 500:
             raise UpstreamUnavailable(f"The upstream returned status {status}.")
 
-    async def models(self) -> frozenset[str]:
+    async def models(self) -> Mapping[str, int | None]:
         url = self._root.join(URL(_MODELS_PATH))
         try:
             async with self._session.get(url, headers=self._headers(()), allow_redirects=False) as response:
-                status, body = response.status, await _read_body(response)
+                status, body = response.status, await read_body(response)
         except NETWORK_ERRORS as exc:
             raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None
         if status != 200:
             raise UpstreamFailed(f"The upstream returned status {status} for its models.")
         try:
-            return frozenset(model.id for model in _models.decode(body).data)
+            return {model.id: model.context_tokens for model in _models.decode(body).data}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise UpstreamFailed("The upstream returned something other than a list of models.") from None
 
@@ -169,16 +173,9 @@ class OpenAiUpstream:
         model: str,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> tuple[TokenScore, ...]:
-        if self._dialect.scores is ScoresForm.PROMPT_LOGPROBS:
-            return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
-        if self._dialect.scores is ScoresForm.INPUT_TOKEN_LOGPROBS:
-
-            async def post(body: bytes) -> bytes:
-                url = self._root.join(URL(SCORING_PATH))
-                return await _read_whole(await self._accepted(await self._send(url, self._headers(headers), body)))
-
-            return await score_by_input(post, prompt_token_ids, answer_token_ids)
-        raise Incomparable(UNSCORED)
+        if not self._dialect.scores:
+            raise Incomparable(UNSCORED)
+        return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
 
     async def aclose(self) -> None:
         self._client.close()
@@ -227,7 +224,7 @@ class OpenAiUpstream:
     async def _accepted(self, response: HttpResponse) -> HttpResponse:
         """`response` if its status is 200 and its body is not coded. Raises the error of any other one."""
         if response.status != 200:
-            raise await _refusal(response, own_key=self._api_key is not None)
+            raise await refusal(response, own_key=self._api_key is not None)
         coding = response.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             response.close()
@@ -238,13 +235,14 @@ class OpenAiUpstream:
         try:
             return await self._client.post(url.raw_path_qs, headers, body)
         except TimeoutError as exc:
-            raise UpstreamTimeout("The upstream did not accept a connection in time.") from exc
+            raise ConnectTimeout("The upstream did not accept a connection in time.") from exc
         except NotHttp as exc:
             raise UpstreamFailed("The upstream's response is not HTTP.", detail=describe_network_error(exc)) from None
         except OSError as exc:
             hint = _TLS_HINT if url.scheme == "https" and _is_hung_up(exc) else ""
             detail = f"{describe_network_error(exc)}{hint}"
-            raise UpstreamUnavailable("The upstream is unreachable.", detail=detail) from None
+            broke = isinstance(exc, BrokenExchange)
+            raise UpstreamUnavailable("The upstream is unreachable.", detail=detail, broke=broke) from None
 
 
 def _is_hung_up(error: Exception) -> bool:
@@ -307,24 +305,25 @@ class OpenAiStream:
                 data = await self._content.readany()
             except NETWORK_ERRORS as exc:
                 detail = describe_network_error(exc)
-                raise UpstreamFailed("The upstream closed the connection during its stream.", detail=detail) from None
+                message = "The upstream closed the connection during its stream."
+                raise UpstreamFailed(message, detail=detail, broke=True) from None
             if not data:
                 return self._end()
-            block = self._splitter.feed(data)
+            block = valid_events(self._splitter.feed(data))
             if block and (piece := self._take(block)).data:
                 return piece
 
     def _end(self) -> Wire:
         """The last block of a body that ended without `[DONE]`. The answer is whole if `[DONE]` lacks its blank line,
         or if each choice has its finish reason."""
-        tail = self._splitter.tail
+        tail = valid_events(self._splitter.tail)
         if tail.lstrip().startswith(b"{"):
             raise reported_error(tail) or UpstreamFailed("The upstream sent one JSON object in place of a stream.")
         last = self._take(tail.rstrip() + b"\n\n") if is_whole_event(tail) else Wire(b"")
         if self._reader.done:
             return last
         if not self._reader.finished or self._reader.failed:
-            raise UpstreamFailed("The upstream ended its stream prematurely.")
+            raise UpstreamFailed("The upstream ended its stream prematurely.", broke=True)
         self._reader.done = True
         return msgspec.structs.replace(last, data=last.data + b"data: [DONE]\n\n")
 
@@ -342,53 +341,3 @@ class OpenAiStream:
         # Ids of a block that is not forwarded are attached to the next one.
         ids, prompt_ids = self._ids.pop() if block else ((), ())
         return Wire(block, self._reader.generating, ids, prompt_ids)
-
-
-async def _read_whole(response: HttpResponse) -> bytes:
-    """The body of a response with status 200, which is closed."""
-    try:
-        return await _read_body(response)
-    except NETWORK_ERRORS as exc:
-        raise UpstreamFailed(
-            "The upstream closed the connection before the end of its answer.", detail=describe_network_error(exc)
-        ) from None
-    finally:
-        response.close()
-
-
-async def _read_body(response: HttpResponse | aiohttp.ClientResponse) -> bytes:
-    parts, total = [], 0
-    while data := await response.content.readany():
-        parts.append(data)
-        total += len(data)
-        if total > MAX_BODY_BYTES:
-            raise UpstreamFailed(f"The upstream's answer exceeds {MAX_BODY_BYTES} bytes.")
-    return b"".join(parts)
-
-
-async def _refusal(response: HttpResponse, *, own_key: bool) -> SlipstreamError:
-    """The error for a status other than 200. `own_key`: the gateway's key was sent, not the client's."""
-    status = response.status
-    try:
-        body = await _read_body(response)
-    except NETWORK_ERRORS as exc:
-        return UpstreamFailed(
-            f"The upstream returned status {status} and closed the connection.", detail=describe_network_error(exc)
-        )
-    finally:
-        response.close()
-    if status == 429:
-        return Overloaded("The upstream is overloaded.", retry_after_s=_retry_after_s(response))
-    if status == 503:
-        return UpstreamUnavailable("The upstream is not ready.", retry_after_s=_retry_after_s(response))
-    if own_key and status in (401, 403):  # not the client's fault, and the body may quote the key
-        return UpstreamFailed("The upstream refused the gateway's own credentials.", detail=f"status {status}")
-    if 400 <= status < 500:
-        return UpstreamRejected(status, body)
-    # The body is dropped: it may quote the prompt, and details are logged.
-    return UpstreamFailed(f"The upstream returned status {status}.", detail=f"{len(body)} bytes")
-
-
-def _retry_after_s(response: HttpResponse) -> float:
-    value = response.headers.get("retry-after", "")
-    return float(value) if value.isascii() and value.isdigit() and len(value) < 6 else 1.0

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import grpc
-from slipstream_core.errors import UpstreamTimeout, UpstreamUnavailable
+from slipstream_core.errors import ConnectTimeout, UpstreamUnavailable
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
@@ -97,7 +97,7 @@ class TritonChannel:
         except TimeoutError as exc:
             if state is failed:
                 raise UpstreamUnavailable(_CANNOT, detail=await self._why()) from exc
-            raise UpstreamTimeout("The inference server did not accept a connection in time.") from exc
+            raise ConnectTimeout("The inference server did not accept a connection in time.") from exc
 
     async def _resolved(self) -> grpc.aio.Channel:
         """The channel to the current addresses of the name, or the last ones if the resolution failed. Concurrent
@@ -111,7 +111,7 @@ class TritonChannel:
         if self._channel is not None:
             return self._channel
         if not resolution.done():
-            raise UpstreamTimeout("The inference server's name was not resolved in time.")
+            raise ConnectTimeout("The inference server's name was not resolved in time.")
         raise UpstreamUnavailable(_CANNOT, detail=self._refusal)
 
     async def _resolve(self) -> None:

@@ -17,8 +17,13 @@ from slipstream_core.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from slipstream_core.types import GenerationRequest
+
+from slipstream_gateway.upstreams.triton_refusals import in_request_words, prompt_field
 
 _NOT_READY = ("is not ready", "request for unknown model", "unavailable", "exiting", "not found")
+_BROKE = ("Connection reset", "Socket closed")  # of a call that had begun
+_STUB_DIED = "is not healthy"  # the process of Triton's Python backend
 # gRPC's messages for a failed connection, and OpenSSL's for a handshake.
 _CONNECTION_FAILURES = (
     "failed to connect",
@@ -37,17 +42,21 @@ _CONNECTION_FAILURES = (
 )
 
 
-def triton_error(message: str, *, prompt_field: str = "messages", status: str = "") -> SlipstreamError:
+def triton_error(
+    message: str, *, request: GenerationRequest | None = None, field: str = "", status: str = ""
+) -> SlipstreamError:
     """The error for a Triton error message; the model puts a code first: `code: what went wrong`.
 
-    `prompt_field` is the request's field that is blamed for a too long prompt, `status` that of the gRPC call.
+    `request` is the one that is answered, None for control messages; `field` is that of its prompt, by default the one
+    for a single prompt. `status` is that of the gRPC call.
     """
+    field = field or ("messages" if request is None else prompt_field(request))
     code, _, text = message.partition(": ")
     known = code.rsplit(" ", 1)[-1].strip()
     if known == "context_length_exceeded":
-        return ContextLengthExceeded(text, param=prompt_field)
+        return ContextLengthExceeded(_sentence(text), param=field)
     if known == "invalid_request":
-        return InvalidRequest(text)
+        return InvalidRequest(text) if request is None else in_request_words(text, request, field)
     if known == "unsupported_parameter":
         return UnsupportedParameter(text, param=text.split(" ", 1)[0])
     if known == "overloaded":
@@ -56,7 +65,12 @@ def triton_error(message: str, *, prompt_field: str = "messages", status: str = 
     if known != "internal" and found:
         return UpstreamUnavailable("The inference server is not ready.", detail=found)
     size = f"error message of {len(message)} characters"
-    return UpstreamFailed("The inference server failed.", detail=f"{status}, {size}" if status else size)
+    detail = f"{status}, {size}" if status else size
+    return UpstreamFailed("The inference server failed.", detail=detail, broke=_STUB_DIED in message)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def rpc_error(error: grpc.RpcError) -> SlipstreamError:
@@ -65,7 +79,8 @@ def rpc_error(error: grpc.RpcError) -> SlipstreamError:
         return UpstreamFailed("The inference server failed.", detail=type(error).__name__)
     status = error.code()
     if status is grpc.StatusCode.UNAVAILABLE:
-        return UpstreamUnavailable("The inference server is unreachable.", detail=describe_call(error))
+        detail, broke = describe_call(error), bool(_found(_BROKE, error.details() or ""))
+        return UpstreamUnavailable("The inference server is unreachable.", detail=detail, broke=broke)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return UpstreamTimeout("The inference server did not respond in time.")
     return triton_error(error.details() or "", status=status.name)

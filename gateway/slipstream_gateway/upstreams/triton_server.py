@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -33,6 +33,7 @@ from slipstream_gateway.upstreams.scores import UNSCORED, score_by
 from slipstream_gateway.upstreams.tls import Credentials
 from slipstream_gateway.upstreams.triton_channel import TritonChannel
 from slipstream_gateway.upstreams.triton_errors import rpc_error, triton_error
+from slipstream_gateway.upstreams.triton_refusals import prompt_field
 from slipstream_gateway.upstreams.triton_relay import RelayedStream, read_whole, relayed_request
 from slipstream_gateway.upstreams.triton_streams import ChoiceStream, MergedStream, end_call, read_message
 from slipstream_gateway.upstreams.triton_wire import (
@@ -100,7 +101,7 @@ class TritonUpstream:
             return await self._relay_whole(job)
         stream = await self._start(job)
         try:
-            parts: list[list[Tokens]] = [[] for _ in range(job.request.n)]
+            parts: list[list[Tokens]] = [[] for _ in range(job.request.prompts * job.request.n)]
             while (piece := await stream.next()) is not None:
                 parts[piece.index].append(piece)
             return Completion(pieces=tuple(map(_joined, parts)), usage=stream.usage)
@@ -131,8 +132,10 @@ class TritonUpstream:
             )
         self._facts = await self._fetch_facts()
 
-    async def models(self) -> frozenset[str]:
-        return frozenset({self._model})
+    async def models(self) -> Mapping[str, int | None]:
+        if self._facts is None:
+            self._facts = await self._fetch_facts()
+        return {self._model: self._facts.context_tokens if self._facts is not None else None}
 
     async def stop_drafting(self) -> None:
         self._stops += 1
@@ -166,6 +169,8 @@ class TritonUpstream:
         tensors_only = self._facts is not None and not self._facts.openai
         if tensors_only and request.features == _TOKEN_IDS:
             return False
+        if request.prompts > 1 and self._facts is not None and self._facts.openai:
+            return True  # one call in place of one for each prompt
         return has_relayed_features(request)
 
     async def _start(self, job: Job) -> MergedStream | ChoiceStream:
@@ -173,23 +178,23 @@ class TritonUpstream:
         request, seed = job.request, job.request.seed
         if seed is None:
             seed = random_seed()
-        prompt_field = "messages" if request.messages else "prompt"
         choices = []
-        for index in range(request.n):
+        for index, (number, one, choice) in enumerate(_parts(request)):
             message = infer_request(
-                request,
+                one,
                 model=job.model,
                 draft_length=draft_length,
                 request_id=f"{job.request_id}-{index}" if index else job.request_id,
-                seed=choice_seed(seed, index),
+                seed=choice_seed(seed, choice),
                 adaptive=job.adaptive and draft_length > 0,
                 margins=job.margins,
                 prompt_ids=job.token_ids and self._facts is not None and self._facts.prompt_ids,
                 group=job.request_class if self._facts is not None and self._facts.groups else "",
                 resume_ids=job.committed.token_ids if job.committed is not None else (),
             )
-            choices.append(ChoiceStream(self._call(message, _timeout_s(job)), index, prompt_field))
-        return choices[0] if len(choices) == 1 else MergedStream(choices)
+            field = prompt_field(one) if request.prompts == 1 else f"prompt[{number}]"
+            choices.append(ChoiceStream(self._call(message, _timeout_s(job)), index, one, field))
+        return choices[0] if len(choices) == 1 else MergedStream(choices, each=request.n)
 
     async def _connect(self, job: Job) -> int:
         """Waits for a connection, then returns the draft length of `job`: a control message that waited for the same
@@ -237,6 +242,18 @@ class TritonUpstream:
 
     def _call(self, message: service_pb2.ModelInferRequest, timeout_s: float | None) -> Any:
         return self._channel.stub.ModelStreamInfer(_one(message), timeout=timeout_s)
+
+
+def _parts(request: GenerationRequest) -> Iterator[tuple[int, GenerationRequest, int]]:
+    """The requests for single answers: the number of the prompt, the request for it, and the number of the choice."""
+    if not request.further_prompts:
+        for choice in range(request.n):
+            yield 0, request, choice
+        return
+    for number, prompt in enumerate((request.prompt, *request.further_prompts)):
+        one = msgspec.structs.replace(request, prompt=prompt, further_prompts=())
+        for choice in range(request.n):
+            yield number, one, choice
 
 
 def _timeout_s(job: Job) -> float | None:

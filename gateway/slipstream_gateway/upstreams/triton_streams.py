@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from slipstream_core.errors import UpstreamFailed, UpstreamUnavailable
+from slipstream_core.types import GenerationRequest
 from tritonclient.grpc import service_pb2
 
 from slipstream_gateway.upstreams.base import Tokens, Usage, common_draft, sum_known
@@ -20,11 +21,12 @@ _END_S = 5.0
 class ChoiceStream:
     """One answer of the model as it is generated."""
 
-    def __init__(self, call: Any, index: int, prompt_field: str) -> None:
+    def __init__(self, call: Any, index: int, request: GenerationRequest, field: str) -> None:
+        """`field` is that of the prompt in the client's request."""
         self.usage = Usage()
         self._call = call
         self._index = index
-        self._prompt_field = prompt_field
+        self._request, self._field = request, field
         self._first: Tokens | None = None
         self._finished = False
         self._given_up = False
@@ -49,7 +51,7 @@ class ChoiceStream:
         if not answer.error_message and is_empty_final(answer.infer_response):
             raise _ended_early()
         if answer.error_message:
-            raise triton_error(answer.error_message, prompt_field=self._prompt_field)
+            raise triton_error(answer.error_message, request=self._request, field=self._field)
         response = read_response(answer.infer_response, self.usage)
         finish_reason = response.finish_reason or None
         # Not cancelled by the gateway, which would have closed the stream: the server shuts down.
@@ -69,10 +71,11 @@ class ChoiceStream:
 
 
 class MergedStream:
-    """The answers of `n` > 1, with pieces in order of arrival; at most one piece of each is buffered."""
+    """Several answers, `each` to a prompt, with pieces in order of arrival; at most one piece of each is buffered."""
 
-    def __init__(self, choices: Sequence[ChoiceStream]) -> None:
+    def __init__(self, choices: Sequence[ChoiceStream], *, each: int) -> None:
         self._choices = choices
+        self._each = each
         self._first: Tokens | None = None
         self._waiting: dict[asyncio.Task[Tokens | None], ChoiceStream] = {}
         for choice in choices:
@@ -80,11 +83,14 @@ class MergedStream:
 
     @property
     def usage(self) -> Usage:
-        """The sum over the answers; the prompt counts once, as with OpenAI. Uncounted drafts of an answer are missing
+        """The sum over the answers; a prompt counts once, as with OpenAI. Uncounted drafts of an answer are missing
         in the sum; the engine's time is known if that of each is."""
         parts = [choice.usage for choice in self._choices]
         return Usage(
-            prompt_tokens=max(part.prompt_tokens for part in parts),
+            prompt_tokens=sum(
+                max(part.prompt_tokens for part in parts[at : at + self._each])
+                for at in range(0, len(parts), self._each)
+            ),
             output_tokens=sum(part.output_tokens for part in parts),
             most_output_tokens=sum(part.most_output_tokens for part in parts),
             drafted=sum(part.drafted for part in parts),
@@ -97,7 +103,11 @@ class MergedStream:
         )
 
     async def prefetch(self) -> None:
+        """Raises the refusal of any prompt that has arrived by then; a later one ends the stream."""
         self._first = await self._read()
+        for task in self._waiting:
+            if task.done():
+                task.result()
 
     async def next(self) -> Tokens | None:
         if self._first is not None:

@@ -14,7 +14,7 @@ from slipstream_core.errors import UpstreamFailed
 from slipstream_core.types import GenerationRequest, Message
 from tritonclient.grpc import service_pb2
 
-from slipstream_gateway.upstreams.base import DraftStanding, Usage, engine_seconds
+from slipstream_gateway.upstreams.base import Count, DraftStanding, Usage, engine_seconds
 
 _encode = msgspec.json.encode
 _INT32_MAX = 2**31 - 1
@@ -55,7 +55,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """A model's description of its engine. `openai`: it accepts whole OpenAI requests, too. `adaptive`: see `Job`,
     `fingerprint`: see `Upstream`. `prompt_ids`: it returns the token ids of prompts on request. `groups`: it
     learns about drafts for each group of requests. `drafts`: the names of its drafts if it has several, among which it
-    chooses, and `draft_standings` what it knows of them. Older engines do not report the last six."""
+    chooses, and `draft_standings` what it knows of them. `context_tokens`: see `Upstream.models`. Older engines do not
+    report the last seven."""
 
     engine: str
     max_draft_length: int
@@ -67,6 +68,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     groups: bool = False
     drafts: Annotated[tuple[_DraftName, ...], msgspec.Meta(max_length=_MOST_DRAFTS)] = ()
     draft_standings: Annotated[tuple[DraftStanding, ...], msgspec.Meta(max_length=_MOST_STANDINGS)] = ()
+    context_tokens: Count | None = None
 
 
 def infer_request(

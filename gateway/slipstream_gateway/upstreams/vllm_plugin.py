@@ -42,7 +42,7 @@ _Word = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[\w.+:-]*\Z")]  #
 class PluginFacts(msgspec.Struct, frozen=True):
     """The plugin's description of its server. `adaptive`: see `Job`. `max_draft_length` is 0 without speculation.
     `limit` is an admin's setting for all requests, None: no limit; all other fields are constant while the server
-    runs."""
+    runs. `resumes`: see `Drafting`."""
 
     plugin: _Word
     max_draft_length: int
@@ -52,11 +52,12 @@ class PluginFacts(msgspec.Struct, frozen=True):
     scheduler: str = ""
     limit: int | None = None
     adaptive: bool = False
+    resumes: _Word = ""
 
 
 _decode = msgspec.json.Decoder(PluginFacts).decode
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_LIMIT = "limit"
+_CHANGING = ("limit", "classes")
 _EQUALITY = "equality"
 """The acceptance rule with which a seeded request gets the same tokens at every draft length."""
 Query = Callable[[], Awaitable[PluginAnswer]]
@@ -138,14 +139,15 @@ def drafting_of(answer: PluginAnswer) -> tuple[Drafting, str]:
 
 
 def _identity(body: bytes) -> str:
-    """The document without the limit: a server with another identity drafts differently."""
-    return repr(sorted((name, bytes(value)) for name, value in _decode_raw(body).items() if name != _LIMIT))
+    """The document without its changing fields: a server with another identity drafts differently."""
+    return repr(sorted((name, bytes(value)) for name, value in _decode_raw(body).items() if name not in _CHANGING))
 
 
 def _drafting(facts: PluginFacts, identity: str) -> tuple[Drafting, str]:
     versions = f"slipstream-vllm {facts.plugin} in vLLM {facts.vllm}"
     if facts.max_draft_length < 1:
-        return _cannot(f"it runs without speculation ({versions}): start vLLM with --speculative-config")
+        found, why = _cannot(f"it runs without speculation ({versions}): start vLLM with --speculative-config")
+        return found._replace(resumes=facts.resumes), why
     how = f"{facts.method}, acceptance by {facts.acceptance}"
     drafting = Drafting(
         longest=facts.max_draft_length,
@@ -153,6 +155,7 @@ def _drafting(facts: PluginFacts, identity: str) -> tuple[Drafting, str]:
         identity=identity,
         adaptive=facts.adaptive,
         seed_equality=facts.acceptance == _EQUALITY,
+        resumes=facts.resumes,
     )
     return drafting, f"drafts of up to {facts.max_draft_length} tokens ({how}; {versions})"
 

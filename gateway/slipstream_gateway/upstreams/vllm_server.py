@@ -21,8 +21,10 @@ from yarl import URL
 
 from slipstream_gateway.upstreams.base import Drafting, Job, Usage
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
+from slipstream_gateway.upstreams.openai_bodies import HttpResponse
+from slipstream_gateway.upstreams.openai_continuation import limited_body
 from slipstream_gateway.upstreams.openai_reading import Reader
-from slipstream_gateway.upstreams.openai_server import HttpResponse, OpenAiUpstream
+from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 from slipstream_gateway.upstreams.vllm_plugin import PluginAnswer, PluginWatch
 from slipstream_gateway.upstreams.vllm_wire import (
     count_body,
@@ -70,7 +72,11 @@ class VllmUpstream(OpenAiUpstream):
         await super().aclose()
 
     def _body(self, job: Job) -> bytes:
-        return self._continued(job, drafting_body(job))
+        known = job.committed
+        if known is None or not known.token_ids or not self.drafting.continues(job.request):
+            return self._continued(job, drafting_body(job))
+        body = drafting_body(job, resumed_ids=known.token_ids)
+        return limited_body(job.request, known, body)
 
     def _job_headers(self, job: Job) -> CIMultiDict[str]:
         headers = super()._job_headers(job)

@@ -1,7 +1,7 @@
 """Additions of Slipstream's plugin to vLLM's wire: a draft length in the request, the counts of its drafts in the
 answer.
 
-Request: `vllm_xargs.slipstream_draft_length` and `vllm_xargs.slipstream_class`. Answer: `metrics.speculative_decoding`,
+Request: `vllm_xargs.slipstream_draft_length`, `slipstream_class` and others. Answer: `metrics.speculative_decoding`,
 in the body, in the final usage event, or in the response that ends a stream of `/v1/responses`. The client gets
 OpenAI's fields instead, with Slipstream's beside them, as from Slipstream's own engine. vLLM counts one sequence only:
 an answer with several choices has no counts.
@@ -9,6 +9,7 @@ an answer with several choices has no counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from slipstream_core.errors import InvalidRequest, shorten
 from slipstream_core.types import Endpoint, GenerationRequest
 
 from slipstream_gateway.upstreams.base import Count, DraftLength, Job, Usage, engine_seconds
-from slipstream_gateway.upstreams.client_usage import client_usage
+from slipstream_gateway.upstreams.client_usage import client_usage, seed_of
 from slipstream_gateway.upstreams.openai_reading import ChatReader, Reader
 from slipstream_gateway.upstreams.openai_wire import request_body
 from slipstream_gateway.upstreams.responses_wire import ResponsesReader
@@ -25,12 +26,14 @@ from slipstream_gateway.upstreams.token_ids import request_fields
 
 XARGS = "vllm_xargs"
 DRAFT_LENGTH, ADAPTIVE, REQUEST_CLASS = "slipstream_draft_length", "slipstream_adaptive", "slipstream_class"
+RESUME = "slipstream_resume_token_ids"
 _OWN_KEYS = {
     DRAFT_LENGTH: "use the header 'x-slipstream-draft-length' for a draft length",
     ADAPTIVE: "remove it, the gateway decides whether the server chooses the number of draft tokens",
     REQUEST_CLASS: "remove it, the gateway determines the class of each request",
+    RESUME: "remove it, the gateway resumes answers itself",
 }
-_OWN_FIELDS = frozenset(f"{XARGS}.{name}" for name in _OWN_KEYS)
+_OWN_FIELDS = frozenset(f"{XARGS}.{name}" for name in (DRAFT_LENGTH, ADAPTIVE, REQUEST_CLASS))
 _COUNTS = "speculative_decoding"
 _NULL = b"null"
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -93,15 +96,29 @@ _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_refusal = msgspec.json.Decoder(_Refusal).decode
 
 
-def drafting_body(job: Job) -> bytes:
-    """The body of `job` with its draft length and its class. Raises `InvalidRequest` if the client set them."""
-    xargs = client_xargs(job.request)
-    xargs[DRAFT_LENGTH] = msgspec.Raw(b"%d" % job.draft_length)
-    if job.adaptive:  # an older plugin refuses the field
-        xargs[ADAPTIVE] = msgspec.Raw(b"1")
-    if job.request_class:
-        xargs[REQUEST_CLASS] = msgspec.Raw(_encode(job.request_class))
-    return request_body(job.request, job.model, {XARGS: msgspec.Raw(_encode(xargs)), **request_fields(job)})
+def drafting_body(job: Job, *, resumed_ids: Sequence[int] = ()) -> bytes:
+    """The body of `job` with its draft length and its class. Raises `InvalidRequest` if the client set them.
+    `resumed_ids`: the tokens of the answer so far, which the server appends to the prompt."""
+    xargs: dict[str, object] = {
+        **client_xargs(job.request),
+        **own_fields(job.draft_length, job.request_class, adaptive=job.adaptive),
+    }
+    if resumed_ids:
+        xargs[RESUME] = resumed_ids
+    fields = {XARGS: msgspec.Raw(_encode(xargs)), **request_fields(job)}
+    if job.seeded and (seed := seed_of(job)) is not None:
+        fields["seed"] = msgspec.Raw(b"%d" % seed)
+    return request_body(job.request, job.model, fields)
+
+
+def own_fields(draft_length: int, request_class: str, *, adaptive: bool) -> dict[str, int | str]:
+    """The plugin's fields of `vllm_xargs`."""
+    fields: dict[str, int | str] = {DRAFT_LENGTH: draft_length}
+    if adaptive:  # an older plugin refuses the field
+        fields[ADAPTIVE] = 1
+    if request_class:
+        fields[REQUEST_CLASS] = request_class
+    return fields
 
 
 def client_xargs(request: GenerationRequest) -> dict[str, msgspec.Raw]:

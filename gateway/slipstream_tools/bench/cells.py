@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -40,7 +39,7 @@ def _cell(
     draft, concurrency, request_class, length = name
     compared = [mode for mode in modes if mode != PLAIN] if PLAIN in modes else []
     # A seed per cell, so that its intervals do not depend on the other cells.
-    seeds = {mode: zlib.crc32(repr((seed, *name, mode)).encode()) for mode in compared}
+    seeds = {mode: stats.seed_of(seed, *name, mode) for mode in compared}
     return Cell(
         request_class=request_class,
         length=length,

@@ -14,8 +14,16 @@ from slipstream_core.types import Arm, LengthBin
 from slipstream_tools.bench.arrivals import Load
 from slipstream_tools.bench.cases import Case, by_place
 from slipstream_tools.bench.results import Row
-from slipstream_tools.bench.statistics import Floats, bootstrap, rank_correlation, ratio_of_means, relative_increase
+from slipstream_tools.bench.statistics import (
+    Floats,
+    bootstrap,
+    rank_correlation,
+    ratio_of_means,
+    relative_increase,
+    seed_of,
+)
 from slipstream_tools.bench.summary import (
+    ALL,
     LENGTHS,
     PLAIN,
     ROUTED,
@@ -112,7 +120,10 @@ def _figures(routed: Sequence[Routed], draft: str | None, concurrency: Load, see
         captured_first=captured(first, _routed_s),
         captured_warm=captured(warm, _routed_s),
         captured_by_choice=captured(routed, chosen_s),
-        plain_over_routed=_ratio(routed, lambda item: item.known.plain_s, seed),
+        # The seed of the same figure in the table of all classes: one figure has one interval.
+        plain_over_routed=_ratio(
+            routed, lambda item: item.known.plain_s, seed_of(seed, draft, concurrency, ALL, ALL, ROUTED)
+        ),
         speculative_over_routed=_ratio(routed, lambda item: item.known.speculative_s(), seed),
         worst_class=worst_class(routed, _routed_s, seed),
         rank_correlation=_correlation(routed),

@@ -18,15 +18,13 @@ from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.observation import Forecast, Observation, Subject
 from slipstream_core.types import Arm, Decision, GenerationRequest, RequestProfile
 from slipstream_gateway.api.parse import parse_request
-from slipstream_gateway.decide.estimate import ForecastQuery, Learner
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner, subject_of
 from slipstream_gateway.decide.route import DecisionInputs, Health, RequestDraws, decide
 
 from slipstream_tools.bench.cases import Case, by_place
 from slipstream_tools.bench.oracle import FIRST_REQUESTS, Routed, captured, chosen_s, known_times, worst_class
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import PLAIN, SPECULATIVE, Worst
-
-_KEY_ID = "replay"
 
 
 class Classifier(Protocol):
@@ -95,7 +93,7 @@ class Replayer:
         """The decision, and the subject of its outcome. Raises `RequestError` where this gateway refuses."""
         request = parse_request(msgspec.json.encode(case.rows[PLAIN].request))
         profile = self._classifier.classify(request)
-        subject = self._learner.subject(request, profile, pair=self._route.pair.metadata.key, key_id=_KEY_ID)
+        subject = subject_of(profile, request.temperature, pair=self._route.key)
         forecast = self._forecast(request, profile, subject, case.rows[PLAIN].load)
         draws = self._draws.of(f"{case.draft}/{case.concurrency}/{case.round}/{case.index}")
         health = Health(adaptive=SPECULATIVE in case.rows and _chooses_draft_lengths(self._route))

@@ -42,6 +42,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The first setting that is not the same in `other`, in words; None where all are."""
         for name in self.__struct_fields__:
             mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs and name == "digest":
+                return f"the requests were {other.requests} and are {self.requests}, with other content"
             if mine != theirs and name != "requests":  # a renamed file has the same digest
                 return f"'{name}' was {_show(theirs)} and is {_show(mine)}"
         return None

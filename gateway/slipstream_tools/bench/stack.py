@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +13,7 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import LOOPBACK, UpOptions
 from slipstream_tools.up.ports import free_ports
 from slipstream_tools.up.prepare import prepare
+from slipstream_tools.up.run_folder import make_run_folder
 from slipstream_tools.up.servers import LocalServers
 
 GATEWAY_READY_S = 30.0
@@ -29,7 +30,8 @@ def running_stack(manifest: bytes, *, load_timeout_s: float, classifier: Path | 
     """
     [port] = free_ports(1, host=LOOPBACK)
     with ExitStack() as cleanup:
-        folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="slipstream-bench-")))
+        folder = make_run_folder("slipstream-bench-", report=_say)
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         path = folder / "manifest.yaml"
         path.write_bytes(manifest)
         options = UpOptions(manifest=path, port=port, classifier=classifier, timeout_s=load_timeout_s)

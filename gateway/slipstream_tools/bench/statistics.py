@@ -6,6 +6,7 @@ drawn together, because they are no independent evidence. Quantiles are values t
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -48,6 +49,11 @@ def bootstrap(
     whole = _values(statistics, np.ones((1, len(rows))))[:, 0]
     tail = (1 - CONFIDENCE) / 2
     return [_interval(float(estimate), values, tail) for estimate, values in zip(whole, table, strict=True)]
+
+
+def seed_of(seed: int, *name: object) -> int:
+    """The seed of the intervals of a cell and mode: draft, concurrency, class, length and mode."""
+    return zlib.crc32(repr((seed, *name)).encode())
 
 
 def mean_difference(baseline: Floats, other: Floats) -> Statistic:

@@ -53,7 +53,8 @@ def judge(comparison: Comparison, thresholds: Thresholds) -> tuple[Judgement, st
     """The verdict on one comparison, and its reason as one sentence."""
     reduction = comparison.p95_reduction
     if comparison.requests < thresholds.min_samples or reduction is None:
-        return NOT_ENOUGH, f"{comparison.requests} requests were compared, {thresholds.min_samples} are required"
+        compared = "1 request was" if comparison.requests == 1 else f"{comparison.requests} requests were"
+        return NOT_ENOUGH, f"{compared} compared, {thresholds.min_samples} are required"
     checks = list(_checks(comparison, reduction, thresholds))
     for outcome in (DO_NOT, NOT_ENOUGH):
         if reasons := [reason for found, reason in checks if found == outcome]:
@@ -64,7 +65,10 @@ def judge(comparison: Comparison, thresholds: Thresholds) -> tuple[Judgement, st
 def _checks(comparison: Comparison, reduction: Interval, thresholds: Thresholds) -> Iterator[tuple[Judgement, str]]:
     """The judgement of each threshold by itself, the most important first."""
     wanted = thresholds.p95_reduction
-    shown = f"the p95 falls by {interval(reduction, percent)}, {wanted:.0%} is required"
+    if reduction.estimate < 0:
+        shown = f"the p95 rises by {interval(_negated(reduction), percent)}, a fall of {wanted:.0%} is required"
+    else:
+        shown = f"the p95 falls by {interval(reduction, percent)}, {wanted:.0%} is required"
     if reduction.high < wanted:
         yield DO_NOT, shown
     elif reduction.estimate < wanted:
@@ -74,10 +78,13 @@ def _checks(comparison: Comparison, reduction: Interval, thresholds: Thresholds)
     else:
         yield SPECULATE, shown
     if (quality := comparison.quality) is not None:
-        lost = Interval(estimate=-quality.estimate, low=-quality.high, high=-quality.low)
-        yield _ceiling("the share of passed checks falls", lost, thresholds.quality_loss)
+        yield _ceiling("the share of passed checks falls", _negated(quality), thresholds.quality_loss)
     if (cost := comparison.cost_increase) is not None:
         yield _ceiling("the cost rises", cost, thresholds.cost_increase)
+
+
+def _negated(value: Interval) -> Interval:
+    return Interval(estimate=-value.estimate, low=-value.high, high=-value.low)
 
 
 def _ceiling(what: str, value: Interval, limit: float) -> tuple[Judgement, str]:

@@ -19,7 +19,7 @@ from slipstream_tools.drafts.new_file import new_file
 from slipstream_tools.drafts.options import LLAMA
 from slipstream_tools.drafts.selection import Selection, nothing_found
 
-_MODULE, _CHECK = "slipstream_engine.draft_training", "slipstream_engine.draft_check"
+_MODULE, _CHECK = "slipstream_training", "slipstream_engine.checks.draft_check"
 _NEEDED = ("torch", "safetensors", "tokenizers")
 _STOPPED = (130, -signal.SIGTERM, -signal.SIGINT)  # by a signal, also before the process handles signals
 _LOW = 10  # a nice value: about a tenth of a busy processor

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import yaml
 from slipstream_core.arguments import at_least_one
 from slipstream_core.errors import CommandError
 from slipstream_core.installation import how_to_install
@@ -27,7 +26,7 @@ from slipstream_gateway.access.keyring import pepper_path, read_pepper
 from slipstream_gateway.access.records import AccessFile, KeyRecord, Price, Scopes
 
 from slipstream_tools.keys import changes
-from slipstream_tools.keys.places import FilePlace, Place, SecretName, manifest
+from slipstream_tools.keys.places import FilePlace, Place, SecretName, as_yaml, manifest
 from slipstream_tools.keys.table import as_json, table
 
 _NO_HASH = "0" * 64
@@ -152,7 +151,7 @@ def _price(args: argparse.Namespace) -> None:
 def _export(args: argparse.Namespace) -> None:
     file = FilePlace(args.file, args.pepper).read()
     pepper = read_pepper(pepper_path(args.file, args.pepper))
-    print(yaml.safe_dump(manifest(args.secret, file, pepper), sort_keys=False), end="")
+    print(as_yaml(manifest(args.secret, file, pepper)), end="")
 
 
 def _checked(file: AccessFile) -> AccessFile:

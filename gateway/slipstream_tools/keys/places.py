@@ -7,11 +7,13 @@ import base64
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import yaml
 from slipstream_core.errors import CommandError
 from slipstream_gateway.access.follow import write_private
 from slipstream_gateway.access.keyring import check_pepper, pepper_path, read_pepper
@@ -108,6 +110,19 @@ def manifest(secret: SecretName, file: AccessFile, pepper: bytes) -> dict[str, A
         "metadata": {"name": secret.name, "namespace": secret.namespace},
         "data": entries(file, pepper),
     }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts texts in quotes that kubectl's parser reads as other types, and PyYAML's does not."""
+
+
+_OTHER_TYPES = re.compile(r"(?:[yYnN]|0o[0-7]+|[-+]?[0-9.]+[eE][-+]?[0-9]+)\Z")
+_Dumper.add_implicit_resolver("kubectl", _OTHER_TYPES, [*"yYnN+-.0123456789"])
+
+
+def as_yaml(item: dict[str, Any]) -> str:
+    """`item` as kubectl reads it."""
+    return yaml.dump(item, Dumper=_Dumper, sort_keys=False)
 
 
 def new_pepper() -> bytes:

@@ -21,6 +21,8 @@ from slipstream_core.kube.errors import KubeError
 from slipstream_gateway.sources.cluster.confirmations import Applied, Reports, Silent
 from slipstream_gateway.sources.cluster.switch import Flipped, Target, flip, other_kills
 
+from slipstream_tools.kill.gateways import turn_at_gateways
+
 NOT_CONFIRMED = 1
 NO_GATEWAY = 3
 SILENT_GATEWAY = 4
@@ -28,12 +30,19 @@ _LOOK_AGAIN_S = 1.0  # a gateway that has ended is detected by its silence alone
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.gateway:
+        return turn_at_gateways(args, on=True)
     return asyncio.run(switch(args, on=True))
 
 
 async def switch(args: argparse.Namespace, *, on: bool) -> int:
     """Set or remove the kill switch, print who goes by it and when, and return the exit code."""
-    async with await KubeClient.for_command(kubeconfig=args.kubeconfig, context=args.context) as client:
+    try:
+        connected = await KubeClient.for_command(kubeconfig=args.kubeconfig, context=args.context)
+    except CommandError as exc:
+        hint = "--gateway URL names a gateway itself"
+        raise CommandError(f"{exc}; {hint}", exit_code=exc.exit_code) from exc
+    async with connected as client:
         target = Target.parse(args.object, namespace=args.namespace or client.namespace)
         reports = Reports(client, target, namespace=args.report_namespace)
         async with reports.following():

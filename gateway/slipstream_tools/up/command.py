@@ -4,10 +4,10 @@ them, stops them."""
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,8 +20,10 @@ from slipstream_tools.up.assignment_secret import demo_request_id
 from slipstream_tools.up.demo import DemoCommand, DemoPrompts, demo_commands, general_prompts, read_prompts
 from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions, options_of
+from slipstream_tools.up.parent_make import ParentMake
 from slipstream_tools.up.prepare import Prepared, check, prepare
 from slipstream_tools.up.processes import Child, Stopped
+from slipstream_tools.up.run_folder import make_run_folder
 from slipstream_tools.up.servers import LocalServers
 
 GATEWAY_READY_S = 20.0
@@ -55,22 +57,23 @@ def bring_up(options: UpOptions) -> int:
 
 
 class _Stop:
-    """Set by the handler of a signal. Not a `threading.Event`: its `set` takes a lock, which the interrupted thread may
-    hold itself, in `wait` or in the handler of another signal."""
+    """Set by the handler of a signal, or if the parent make is interrupted. Not a `threading.Event`: its `set` takes a
+    lock, which the interrupted thread may hold itself, in `wait` or in the handler of another signal."""
 
     def __init__(self) -> None:
         self._is_set = False
+        self._make = ParentMake()
 
     def handle(self, _signal: int, _frame: FrameType | None) -> None:
         self._is_set = True
 
     def is_set(self) -> bool:
-        return self._is_set
+        return self._is_set or self._make.is_interrupted()
 
 
 @contextmanager
 def _stop_signal() -> Iterator[_Stop]:
-    """Set by Ctrl-C and SIGTERM."""
+    """Set by Ctrl-C and SIGTERM, and by a SIGINT to the make that runs this command."""
     stop = _Stop()
     previous = {number: signal.signal(number, stop.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -83,7 +86,7 @@ def _stop_signal() -> Iterator[_Stop]:
 @contextmanager
 def _run_folder() -> Iterator[Path]:
     """A private folder for logs and the model repository; kept only if logs may explain a failure."""
-    folder = Path(tempfile.mkdtemp(prefix="slipstream-"))
+    folder = make_run_folder("slipstream-", report=_print)
     try:
         yield folder
     except CommandError:
@@ -107,7 +110,7 @@ def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: _Stop) ->
         if not _wait_ready(servers, gateway, options=options, stop=stop):
             return 0
         _print(f"console {options.console_url}")
-        _print(f"other commands: {Path(sys.executable).with_name('slipstream')} --help")
+        _print(f"other commands: {shlex.quote(str(Path(sys.executable).with_name('slipstream')))} --help")
         model = next(iter(ready.table.routes))
         with_key = options.keys is not None
         _announce(demo_commands(prompts, url=options.url, model=model, request_id=demo_request_id(), with_key=with_key))
@@ -135,7 +138,7 @@ def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOp
 def _announce(commands: Sequence[DemoCommand]) -> None:
     for title, command in commands:
         print(f"\n# {title}\n{command}", flush=True)
-    print("\nCtrl-C stops everything.", flush=True)
+    print("\nNo comparison draws requests with these x-request-ids. Ctrl-C stops everything.", flush=True)
 
 
 def _watch(children: Sequence[Child], stop: _Stop) -> int:

@@ -15,10 +15,11 @@ from slipstream_core.errors import CommandError
 _READ_PROMPTS = """
 import json
 from slipstream_engine.embedded import demo
-print(json.dumps({"long": demo.CALL_SUMMARY, "short": demo.ONE_LINE_STATUS, "explained": demo.EXTRACTION}))
+print(json.dumps({"long": demo.CALL_SUMMARY, "short": demo.LABEL, "explained": demo.EXTRACTION}))
 """
 _TIMEOUT_S = 30.0
 _LONG_TOKENS = 256
+_LABEL_TOKENS = 2  # one word and the end
 _SHORT_TOKENS = 48
 
 _TEXT = """\
@@ -30,13 +31,15 @@ Messages = list[dict[str, str]]
 
 
 class DemoPrompts(msgspec.Struct, frozen=True, kw_only=True):
-    """Conversations in OpenAI's form: with a long predictable answer, with a short one, and one to be explained."""
+    """Conversations in OpenAI's form: with a long predictable answer, with one of at most `short_tokens`, and one to be
+    explained."""
 
     long: Messages
     short: Messages
     explained: Messages
+    short_tokens: int = _LABEL_TOKENS
     long_title: str = "A call summary, streamed: long and structured"
-    short_title: str = "A one-line status: short"
+    short_title: str = "A label: one word, too short to gain"
 
 
 class DemoCommand(NamedTuple):
@@ -69,6 +72,7 @@ def general_prompts() -> DemoPrompts:
         long=_user("Summarise this text in two sentences.\n\n" + _TEXT),
         short=_user("What is the capital of France?"),
         explained=_user("List the people that this text names, one per line.\n\n" + _TEXT),
+        short_tokens=_SHORT_TOKENS,
         long_title="A summary of a text, streamed: it repeats the text's words",
         short_title="A one-line answer: short",
     )
@@ -95,7 +99,7 @@ def demo_commands(
     whole = {
         "model": model,
         "messages": prompts.short,
-        "max_tokens": _SHORT_TOKENS,
+        "max_tokens": prompts.short_tokens,
         "temperature": 0,
     }
     explain = {"model": model, "messages": prompts.explained, "temperature": 0}

@@ -35,7 +35,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
             choices=MODELS,
         ),
     ] = None
-    host: Annotated[str, option("address that the gateway listens on")] = LOOPBACK
+    host: Annotated[str, option("address that the gateway listens on, :: for every IPv4 and IPv6 address")] = LOOPBACK
     admin_port: Annotated[
         Port | None,
         option("port for console, metrics and evidence, reachable from this machine only (default: --port)"),

@@ -11,6 +11,7 @@ from itertools import islice
 
 import msgspec
 from slipstream_core.errors import CommandError
+from slipstream_core.listeners import bound_socket
 
 # Below the range that the kernel uses for outgoing connections, where a port would not stay free.
 _CHOSEN = range(12_000, 20_000)
@@ -60,13 +61,7 @@ def _is_free(host: str, port: int) -> bool:
 
 def _check_free(port: Port) -> None:
     try:
-        [(family, _, _, _, address), *_] = socket.getaddrinfo(
-            port.host, port.number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # As servers do: a port with connections in TIME_WAIT only counts as free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        with bound_socket(port.host, port.number) as probe:
             probe.listen(1)
     except OSError as exc:
         if exc.errno == errno.EADDRINUSE:

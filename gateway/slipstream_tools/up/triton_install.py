@@ -19,6 +19,7 @@ from slipstream_core.errors import CommandError
 from slipstream_core.installation import how_to_install
 
 WHEEL = "nvidia-pytriton"
+_WHEEL_LIBRARIES = "wheel"
 STUB = "triton_python_backend_stub"
 
 
@@ -75,15 +76,17 @@ def _find_libpython(version: str) -> Path | None:
     except OSError as exc:
         raise CommandError(
             f"Triton needs {name}, which this Python ({sys.executable}) does not have: install your system's "
-            f"libpython{version} package, or use a Python that was built with --enable-shared"
+            f"libpython{version} package (on Debian: apt-get install libpython{version}), or use a Python that was "
+            "built with --enable-shared"
         ) from exc
     return None
 
 
 def link_libraries(install: TritonInstall, folder: Path) -> Path:
-    """Creates a folder with the interpreter's shared library alone, because Triton must not load the files beside
-    it."""
+    """Creates a folder with a link to the wheel's libraries, and with the interpreter's shared library alone, because
+    Triton must not load the files beside it."""
     folder.mkdir()
+    (folder / _WHEEL_LIBRARIES).symlink_to(install.libraries)
     if install.libpython is not None:
         (folder / install.libpython.name).symlink_to(install.libpython)
     return folder
@@ -100,10 +103,11 @@ def link_backends(install: TritonInstall, folder: Path) -> Path:
     return folder
 
 
-def triton_environment(install: TritonInstall, libraries: Path) -> dict[str, str]:
-    """This process's environment, changed so that Triton finds its libraries and the stub our packages."""
+def triton_environment(libraries: Path) -> dict[str, str]:
+    """This process's environment, changed so that Triton finds the linked `libraries` and the stub our packages."""
     environment = dict(os.environ)
-    environment["LD_LIBRARY_PATH"] = os.pathsep.join([str(install.libraries), str(libraries)])
+    # The loader splits this at each semicolon as well, and expands `$`: an environment's own path may have both.
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join([str(libraries / _WHEEL_LIBRARIES), str(libraries)])
     # The stub locates packages with the first `python3` in PATH.
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
     environment.pop("PYTHONHOME", None)

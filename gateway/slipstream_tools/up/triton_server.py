@@ -13,6 +13,7 @@ from slipstream_core.errors import CommandError
 
 from slipstream_tools.up.probe import Probe
 from slipstream_tools.up.processes import Child, wait_until_ready
+from slipstream_tools.up.run_folder import is_fit_for_shell, unfit
 from slipstream_tools.up.triton_install import find_triton, link_backends, link_libraries, triton_environment
 
 EXIT_TIMEOUT_S = 5
@@ -51,8 +52,12 @@ class TritonServer:
         """Starts it, with its priority lowered by `nice`; it is not ready yet.
 
         Raises:
-            CommandError: Triton is not installed here, or not for this Python.
+            CommandError: Triton is not installed here, or not for this Python, or a folder has a path with which
+                Triton cannot start a model.
         """
+        for folder in (model_repository, run_dir):
+            if not is_fit_for_shell(folder):
+                raise CommandError(unfit(folder))
         install = find_triton()
         backends = link_backends(install, run_dir / "backends")
         libraries = link_libraries(install, run_dir / "libraries")
@@ -76,7 +81,7 @@ class TritonServer:
                 f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
             ],
             log_path=run_dir / "triton.log",
-            env=triton_environment(install, libraries),
+            env=triton_environment(libraries),
             cwd=run_dir,  # vLLM searches packages in its working directory
             nice=nice,
         )

@@ -73,6 +73,15 @@ def test_exported_file_is_the_secret_that_kubectl_applies(
     assert mounted(kube, namespace, mount).authenticate(text, NOW_S)
 
 
+@pytest.mark.parametrize("name", ["1e3", "0o17", "y", "n", "12345", "null", "0777", "2026-11-28", "true", "0x1f"])
+def test_exported_secret_has_a_name_that_looks_like_another_type(
+    kube: KubeApiServer, namespace: str, keys: Any, name: str
+) -> None:
+    keys.create()
+    kube.kubectl("apply", "-f", "-", input=keys.run("export", "--as", f"{namespace}/{name}"), namespace=namespace)
+    kube.kubectl("get", "secret", name, namespace=namespace)
+
+
 def test_two_writers_lose_no_key(kube: KubeApiServer, namespace: str, tmp_path: Path) -> None:
     """The second one's change is made again on what the first one wrote."""
     place = SecretPlace(SecretName(namespace, "keys"), kubeconfig=kube.kubeconfig(), context=None)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import http.server
 import json
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -21,6 +18,7 @@ from slipstream_core.errors import Forbidden, NotAuthenticated, UpstreamUnavaila
 from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits
 from slipstream_gateway.access.jwks import LIFE_S, MAX_BYTES, Jwks, parse_keys
 
+from tests.support.http_server import Asked, Reply, answering
 from tests.support.polling import soon
 
 pytestmark = pytest.mark.integration
@@ -49,43 +47,26 @@ def token(key: Any = RSA, kid: str | None = "one", algorithm: str = "RS256", **c
     return jwt.encode(claims(**changed), key, algorithm=algorithm, headers={"kid": kid} if kid else None)
 
 
-class Issuer:
-    """An issuer's JWK set by HTTP; `answers` counts how often it was asked."""
+class Issuer(contextlib.ExitStack):
+    """An issuer's JWK set by HTTP until it is closed; `answers` counts how often it was asked."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.keys: list[dict[str, Any]] = [jwk(RSA, "one"), jwk(EC, "ec")]
         self.location: str | None = None
         self.answers = 0
-        issuer = self
+        self.url = f"{self.enter_context(answering(self._answer))}/jwks"
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                issuer.answers += 1
-                body = json.dumps({"keys": issuer.keys}).encode()
-                self.send_response(302 if issuer.location else 200)
-                if issuer.location:
-                    self.send_header("location", issuer.location)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/jwks"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def _answer(self, _: Asked) -> Reply:
+        self.answers += 1
+        body = json.dumps({"keys": self.keys}).encode()
+        return Reply(302, body, {"location": self.location}) if self.location else Reply(200, body)
 
 
 @pytest.fixture
 def issuer() -> Iterator[Issuer]:
-    running = Issuer()
-    yield running
-    running.stop()
+    with Issuer() as running:
+        yield running
 
 
 RULES = [
@@ -210,17 +191,13 @@ async def test_rotated_keys_are_found_and_withdrawn_ones_forgotten(
 async def test_redirects_are_not_followed_and_until_there_are_keys_it_says_so(
     issuer: Issuer, access: Callable[..., Any]
 ) -> None:
-    other = Issuer()
-    try:
+    with Issuer() as other:
         issuer.location = other.url
         running = await access(issuer.url)
-        await soon(lambda: issuer.answers, "an answer of the issuer")
-        await asyncio.sleep(0)
+        assert not await Jwks(issuer.url).refresh()
         with pytest.raises(UpstreamUnavailable):
             running.authenticate(f"Bearer {token()}")
-        assert other.answers == 0
-    finally:
-        other.stop()
+        assert (issuer.answers > 0, other.answers) == (True, 0)
 
 
 async def test_keys_in_a_file_will_do(tmp_path: Path, access: Callable[..., Any]) -> None:
@@ -257,7 +234,7 @@ async def test_an_issuer_that_cannot_be_used_is_logged_with_the_reason(
     issuer.keys = []
     assert not await keys.refresh()
     assert "it contains no public key for signatures" in caplog.text
-    issuer.stop()
+    issuer.close()
     assert not await keys.refresh()
     assert "Connect call failed" in caplog.text or "Connection refused" in caplog.text
     assert keys.find("one") is not None  # the last good keys stay

@@ -46,7 +46,7 @@ def test_answers_have_the_shapes_that_are_described(
             chat("tokens=3", stream=True),
             chat("tokens=3", n=2),
             {**chat("tokens=3"), "model": "nobody"},
-            {**chat("tokens=3"), "temperature": 9},
+            {**chat("tokens=3"), "temperature": -9},
             chat("die=0"),
             chat("status=500"),
         ):

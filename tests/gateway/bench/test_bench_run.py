@@ -101,14 +101,14 @@ def test_what_the_server_refuses_is_recorded_and_the_run_goes_on(
 ) -> None:
     gateway = two_arms()
     slow = call("tokens=2 gap=60")
-    file = bench_file(call("tokens=3"), "no json", call("status=418"), slow, call("tokens=2", n=99), call("tokens=4"))
+    file = bench_file(call("tokens=3"), "no json", call("status=418"), slow, call("tokens=2", n=0), call("tokens=4"))
     out = tmp_path / "out"
     assert bench(gateway, file, out, "--modes", "plain,speculative", "--timeout", "4", "--seed", "5") == 0
     errors = {row.index: (row.status, row.error) for row in rows_of(out) if row.error and row.mode == "plain"}
     assert errors == {
         1: (418, "scripted"),
         2: (200, "no complete answer within 4 s"),
-        3: (400, "Invalid 'n': expected 1 to 8, got 99."),
+        3: (400, "Invalid 'n': expected 1 to 65536, got 0."),
     }
     captured = capsys.readouterr()
     assert "line 2: not JSON" in captured.err
@@ -239,9 +239,9 @@ def test_other_requests_in_the_same_folder_are_refused(
     bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], two_arms: Callable[..., Any]
 ) -> None:
     gateway, out = two_arms(), tmp_path / "out"
-    assert bench(gateway, bench_file(call("tokens=1")), out, "--modes", "plain") == 0
+    assert bench(gateway, file := bench_file(call("tokens=1")), out, "--modes", "plain") == 0
     assert bench(gateway, bench_file(call("tokens=2")), out, "--modes", "plain") == 2
-    assert "'digest' was" in capsys.readouterr().err
+    assert f"the requests were {file} and are {file}, with other content" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

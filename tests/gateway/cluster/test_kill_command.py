@@ -430,7 +430,7 @@ def kubeconfig_text(server: str, **cluster: str) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "no cluster is configured: there is no kubeconfig at {path}"),
+        (None, "no cluster is configured: there is no kubeconfig at {path}; --gateway URL names a gateway itself"),
         ("{}", "the kubeconfig {path} cannot be used: "),
         ("a: [b\n", "the kubeconfig {path} cannot be used: while parsing a flow sequence"),
         ("- 1\n", "the kubeconfig {path} cannot be used: "),

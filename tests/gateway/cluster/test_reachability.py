@@ -57,9 +57,9 @@ async def test_many_pairs_that_are_lost_fit_into_the_report() -> None:
     spec = SimpleNamespace(engine=None)
     routes = {}
     for number in range(500):
-        pair = SimpleNamespace(metadata=SimpleNamespace(key=f"team/pair-{number}"), spec=spec)
+        route = SimpleNamespace(key=f"team/pair-{number}", pair=SimpleNamespace(spec=spec))
         plain = SimpleNamespace(replicas=[_Gone(f"http://{number}.{server}.example") for server in range(10)])
-        routes[str(number)] = SimpleNamespace(route=SimpleNamespace(pair=pair), plain=plain, speculative=None)
+        routes[str(number)] = SimpleNamespace(route=route, plain=plain, speculative=None)
     snapshot: Any = SimpleNamespace(routes=routes)
     changed = asyncio.Event()
     reachability = Reachability(lambda: snapshot, every_s=60.0, changed=changed.set)

@@ -13,7 +13,7 @@ from slipstream_core.settings import ClusterSettings, ConformanceSettings, Gatew
 from slipstream_core.types import Capability, Reason, Withheld
 from slipstream_gateway.sources.cluster.server_report import MOST_SERVERS, MOST_WITHHELD_BYTES, withheld_servers
 
-from tests.gateway.conformance.scripted_engine import ScriptedEngine
+from tests.gateway.lossless.scripted_engine import ScriptedEngine
 from tests.support.polling import eventually
 
 BOTH = ("greedy_speculation", "sampled_speculation")
@@ -65,8 +65,8 @@ def _are(servers: list[WithheldServer], reason: str) -> list[WithheldServer]:
 
 
 def _served(name: str, *replicas: Any) -> Any:
-    pair = SimpleNamespace(metadata=SimpleNamespace(key=f"team/{name}"))
-    return SimpleNamespace(route=SimpleNamespace(pair=pair), speculative=SimpleNamespace(replicas=replicas))
+    route = SimpleNamespace(key=f"team/{name}")
+    return SimpleNamespace(route=route, speculative=SimpleNamespace(replicas=replicas))
 
 
 def _replica(name: str, **withheld: Withheld) -> Any:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from slipstream_tools.cli import main
 
+from tests.gateway.key_file import Keys
 from tests.gateway.openai_server import OpenAiServer
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.browser import chromium
@@ -26,6 +24,7 @@ POLICY = (
     f", decision: rules, minOutputTokens: 0, maxRareTokenShare: 1, minConfidence: 0, holdBackShare: {HOLD_BACK_SHARE}"
 )
 WAIT_MS = 15_000
+ANSWER_S = 0.03
 
 expect.set_options(timeout=WAIT_MS)  # Playwright's own five seconds are short on a busy machine
 
@@ -38,10 +37,14 @@ def policy() -> str:
 
 @pytest.fixture
 def console(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> Callable[..., Any]:
-    """Starts a gateway with a server for each arm."""
+    """Starts a gateway with a server for each arm. Their answers take a time of their own, so that those of the arms
+    can be compared on a busy machine."""
 
     def start(**options: Any) -> Any:
-        text = manifest_text([openai_server().url], [openai_server().url], policy=POLICY)
+        servers = [openai_server(), openai_server()]
+        for server in servers:
+            server.slow_s = ANSWER_S
+        text = manifest_text([servers[0].url], [servers[1].url], policy=POLICY)
         return gateway(text, **options)
 
     return start
@@ -59,26 +62,9 @@ def untouched(
     server.stop()
 
 
-class MakeKey:
-    """Makes keys in a file, as `slipstream keys create` does; other commands of it by `run`."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __call__(self, *options: str) -> str:
-        return self.run("create", *options)
-
-    def run(self, command: str, *options: str) -> str:
-        """What the command prints. In a thread, as a browser's event loop may run in this one."""
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out), ThreadPoolExecutor(1) as thread:
-            assert thread.submit(main, ["keys", command, "-f", str(self.path), *options]).result() == 0
-        return out.getvalue().strip()
-
-
 @pytest.fixture
-def make_key(tmp_path: Path) -> MakeKey:
-    return MakeKey(tmp_path / "keys.json")
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path / "keys.json")
 
 
 def _turns() -> Iterator[str]:

@@ -19,6 +19,7 @@ from slipstream_core.settings import AccessSettings
 from slipstream_gateway.console.feed import Feed
 from slipstream_tools.cli import main
 
+from tests.gateway.key_file import Keys
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.gateway_process import Process, workers_that_serve
 from tests.support.polling import PATIENCE_S, eventually
@@ -210,11 +211,11 @@ def _replaced(path: Path, file: dict[str, Any]) -> None:
     ("take", "status"), [(_revoked, 401), (_expired, 401), (_no_admin, 403)], ids=["revoked", "expired", "no admin"]
 )
 def test_a_stream_ends_with_the_right_to_see_it(
-    console: Console, make_key: Any, take: Callable[[Path, str], None], status: int
+    console: Console, keys: Keys, take: Callable[[Path, str], None], status: int
 ) -> None:
     """Nothing else changes meanwhile, so that no event is what ends it; another admin's stream goes on."""
-    lost, kept = make_key("--admin", "--name", "lost"), make_key("--admin", "--name", "kept")
-    url = console(access=AccessSettings(keys=make_key.path)).url
+    lost, kept = keys.create("--admin", "--name", "lost"), keys.create("--admin", "--name", "kept")
+    url = console(access=AccessSettings(keys=keys.path)).url
     mine, others = ({"authorization": f"Bearer {key}"} for key in (lost, kept))
     with (
         httpx.stream("GET", f"{url}/admin/events", headers=others, timeout=PATIENCE_S) as going_on,
@@ -223,7 +224,7 @@ def test_a_stream_ends_with_the_right_to_see_it(
         lines, theirs = ending.iter_lines(), _events(going_on)
         assert "event: snapshot" in itertools.islice(lines, 3)
         assert next(theirs)[0] == "snapshot"
-        take(make_key.path, "lost")
+        take(keys.path, "lost")
         deadline = time.monotonic() + PATIENCE_S
         for _ in lines:  # a heartbeat at least, which comes every ten seconds
             assert time.monotonic() < deadline

@@ -12,9 +12,11 @@ import httpx
 import pytest
 from slipstream_core.errors import ManifestError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
-from slipstream_core.manifest.kill_switch import KillFile
+from slipstream_core.manifest.kill_file import KillFile
 from slipstream_core.settings import AccessSettings
 from slipstream_tools.cli import main
+
+from tests.gateway.key_file import Keys
 
 ASKED = {"x-slipstream-console": "1"}
 Console = Callable[..., Any]
@@ -91,15 +93,6 @@ def test_who_must_not_turn_it_is_told_why(untouched: Any, send: Send, options: d
     assert "kill_switch" not in _reasons(send(untouched.url, 1))
 
 
-def test_a_folder_that_cannot_be_written_is_said(console: Console, send: Send, tmp_path: Path) -> None:
-    (tmp_path / "pair.yaml.kills.json.lock").mkdir()
-    running = console()
-    answer = _turn(running.url)
-    assert answer.status_code == 409
-    assert "pair.yaml.kills.json: the kill switch cannot be stored" in answer.json()["error"]["message"]
-    assert "kill_switch" not in _reasons(send(running.url, 2))
-
-
 def test_a_file_that_is_broken_changes_nothing_while_a_gateway_runs(
     console: Console, send: Send, tmp_path: Path
 ) -> None:
@@ -135,10 +128,10 @@ def test_a_file_that_is_broken_stops_a_start_with_one_line_that_says_what_to_do(
     assert "Repair or remove it" in line
 
 
-def test_keys_decide_who_may_and_who_it_was(console: Console, make_key: Any, send: Send) -> None:
+def test_keys_decide_who_may_and_who_it_was(console: Console, keys: Keys, send: Send) -> None:
     """The page comes without a key, for a browser has none yet; nothing else does."""
-    admin, other = make_key("--admin"), make_key()
-    url = console(access=AccessSettings(keys=make_key.path)).url
+    admin, other = keys.create("--admin"), keys.create()
+    url = console(access=AccessSettings(keys=keys.path)).url
     assert httpx.get(f"{url}/console", timeout=15.0).status_code == 200
     assert httpx.get(f"{url}/console/main.js", timeout=15.0).status_code == 200
     for key, status in (("", 401), ("sk-wrong", 401), (other, 403), (admin, 200)):

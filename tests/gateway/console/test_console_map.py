@@ -54,7 +54,7 @@ class _Remembering(Learner):
 
 
 def _sure(value: float) -> Estimate:
-    return Estimate(mean=value, se=0.0, samples=1.0, level=Level.FINGERPRINT)
+    return Estimate(mean=value, se=0.0, samples=1.0, level=Level.CLASS)
 
 
 @pytest.mark.parametrize("more", ["margin: 0", "margin: 0.2", "margin: 0.05, draftTokens: 2"])

@@ -18,6 +18,8 @@ from playwright.sync_api import Page, expect
 from slipstream_core.redis.limit_scripts import limits_key
 from slipstream_core.settings import AccessSettings, ConformanceSettings
 
+from tests.gateway.key_file import Keys
+from tests.gateway.pair_manifest import chat
 from tests.support.redis_server import RedisServer
 
 MOST_BYTES = 200_000
@@ -72,15 +74,15 @@ def test_the_page_asks_its_own_gateway_alone_and_is_light(console: Console, open
 
 
 def test_limits_of_each_key_and_what_is_used_of_them_are_a_table(
-    console: Console, make_key: Any, open_console: OpenConsole, send: Send
+    console: Console, keys: Keys, open_console: OpenConsole, send: Send
 ) -> None:
     hostile = "<b>big</b> customer"
-    make_key.run("price", "--input", "0", "--output", "1000")
-    admin = make_key("--admin", "--name", "admin")
-    limited = make_key("--name", hostile, "--requests-per-minute", "1", "--concurrent", "7", "--usd-per-day", "5")
-    gone = make_key("--name", "gone", "--concurrent", "1")
-    make_key.run("revoke", "gone")
-    url = console(access=AccessSettings(keys=make_key.path)).url
+    keys.run("price", "--input", "0", "--output", "1000")
+    admin = keys.create("--admin", "--name", "admin")
+    limited = keys.create("--name", hostile, "--requests-per-minute", "1", "--concurrent", "7", "--usd-per-day", "5")
+    gone = keys.create("--name", "gone", "--concurrent", "1")
+    keys.run("revoke", "gone")
+    url = console(access=AccessSettings(keys=keys.path)).url
     assert send(url, 1, headers={"authorization": f"Bearer {limited}"})[0].status_code == 200
     page, seen = open_console(url, state="locked")
     assert page.locator("#keys-box").is_hidden()
@@ -98,7 +100,7 @@ def test_limits_of_each_key_and_what_is_used_of_them_are_a_table(
         f"{url}/admin/events", headers={"accept": "application/json", "authorization": f"Bearer {admin}"}, timeout=15.0
     ).text
     assert hostile in figures
-    hashes = [key["hash"] for key in json.loads(make_key.path.read_text())["keys"]]
+    hashes = [key["hash"] for key in json.loads(keys.path.read_text())["keys"]]
     for secret in (*hashes, *(key[-20:] for key in (admin, limited, gone))):
         assert secret not in figures
     assert _violations(page) == []
@@ -110,20 +112,20 @@ def test_limits_of_each_key_and_what_is_used_of_them_are_a_table(
 
 def test_limits_in_redis_are_those_of_all_gateways(
     console: Console,
-    make_key: Any,
+    keys: Keys,
     open_console: OpenConsole,
     send: Send,
     tmp_path: Path,
     free_ports: Callable[[int], list[int]],
 ) -> None:
-    key = make_key("--admin", "--name", "both", "--requests-per-minute", "2000000")
-    keys = AccessSettings(keys=make_key.path)
+    key = keys.create("--admin", "--name", "both", "--requests-per-minute", "2000000")
+    access = AccessSettings(keys=keys.path)
     redis = RedisServer(tmp_path, free_ports(1)[0])
     try:
-        one, other = (console(access=keys, redis_url=redis.url) for _ in range(2))
+        one, other = (console(access=access, redis_url=redis.url) for _ in range(2))
         headers = {"authorization": f"Bearer {key}"}
         with redis.client() as client:
-            client.hset(limits_key(_id_of(make_key.path)), "r", 2e17)  # as if used by others far beyond what is left
+            client.hset(limits_key(_id_of(keys.path)), "r", 2e17)  # as if used by others far beyond what is left
             deadline = time.monotonic() + 15.0
             while send(other.url, 1, headers=headers)[0].status_code != 429:  # until it goes by Redis
                 assert time.monotonic() < deadline
@@ -217,7 +219,7 @@ def test_the_explorer_says_what_would_happen_and_why(console: Console, open_cons
     explained = page.locator("#explained")
     expect(explained.locator(".verdict")).to_contain_text("speculative · speculation pays · γ = 5")
     expect(explained).to_contain_text("summarization/")
-    page.fill("#request", '{"model": "acme", "prompt": "Hi", "temperature": 2.5}')
+    page.fill("#request", '{"model": "acme", "prompt": "Hi", "temperature": -1}')
     page.get_by_role("button", name="Explain").click()
     expect(explained.locator(".problem")).to_contain_text("temperature")
     page.fill("#request", '{"model": ')
@@ -282,6 +284,78 @@ def test_a_pause_keeps_the_figures_still(console: Console, open_console: OpenCon
     expect(page.locator("#classes")).to_contain_text("No requests")
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#classes tr td").first).to_have_text("5")
+
+
+def test_two_control_answers_are_no_speed_up(console: Console, open_console: OpenConsole, send: Send) -> None:
+    """Their interval would reach from 0 to thousands."""
+    url = console().url
+    send(url, 4)
+    page, _ = open_console(url)
+    tile = page.locator(".tile", has_text="live speed-up")
+    expect(tile.locator("small")).to_have_text("2 of about 10 answers")
+    expect(tile.locator("b")).to_have_text("–")
+    expect(page.locator("#speed")).to_contain_text("Not enough answers yet (2 of about 10 answers)")
+    expect(page.locator("#speed-rows")).not_to_contain_text("×")
+    send(url, 40)
+    expect(tile.locator("b")).to_contain_text("×")
+    expect(tile.locator("small")).to_have_text(re.compile(r"^\d+\.\d+× to \d+\.\d+×$"))
+
+
+def test_an_unknown_figure_is_not_marked_as_bad(console: Console, open_console: OpenConsole) -> None:
+    page, _ = open_console(console().url)
+    expect(page.locator(".tile", has_text="live speed-up").locator("b")).to_have_text("–")
+    assert page.locator(".tile.bad").count() == 0
+
+
+def test_an_error_of_the_client_is_refused_not_failed(console: Console, open_console: OpenConsole) -> None:
+    """One that the server finds, after the decision; a failure of the server is marked."""
+    url = console().url
+    assert _answer_to(url, "status=400") == 400
+    page, _ = open_console(url)
+    tile = page.locator(".tile", has_text="failed")
+    expect(tile).to_contain_text("1 refused for an error of the client")
+    expect(tile.locator("b")).to_have_text("0")
+    assert page.locator(".tile.bad").count() == 0
+    assert _answer_to(url, "status=500") >= 500
+    expect(page.locator(".tile.bad")).to_contain_text("failed")
+
+
+def _answer_to(url: str, script: str) -> int:
+    return httpx.post(f"{url}/v1/chat/completions", json=chat(script), timeout=15.0).status_code
+
+
+def test_terms_are_explained_and_each_has_one_meaning(console: Console, open_console: OpenConsole, send: Send) -> None:
+    url = console().url
+    send(url, 6)
+    page, _ = open_console(url)
+    page.get_by_text("Terms: arm, control").click()
+    for term in ("arm", "control", "γ, draft length", "β, acceptance", "draft tokens accepted"):
+        expect(page.locator(".terms dt", has_text=re.compile(f"^{term}$"))).to_be_visible()
+    assert _violations(page) == []
+    words = page.locator("main").inner_text().replace("acceptance β", "").replace("β, acceptance", "")
+    assert "acceptance" not in words.lower()
+
+
+def test_the_class_table_fits_a_phone(console: Console, open_console: OpenConsole, send: Send) -> None:
+    url = console().url
+    send(url, 12)
+    page, _ = open_console(url, viewport={"width": 390, "height": 844})
+    expect(page.locator("#classes tr td").first).to_have_text("12")
+    for region in page.get_by_role("region").all():
+        if region.is_visible() and region.locator("table").count():
+            name, hidden = region.evaluate("it => [it.ariaLabel, it.scrollWidth - it.clientWidth]")
+            assert hidden <= 0, name
+
+
+def test_the_root_leads_a_browser_to_the_console(console: Console, browser: Any) -> None:
+    url = console().url
+    page = browser.new_page()
+    page.goto(url)
+    assert page.url == f"{url}/console"
+    page.close()
+    answer = httpx.get(url, timeout=15.0)
+    assert answer.status_code == 404
+    assert "the console is at /console" in answer.json()["error"]["message"]
 
 
 def _violations(page: Page) -> list[str]:

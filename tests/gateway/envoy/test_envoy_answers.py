@@ -15,8 +15,8 @@ import openai
 import pytest
 from slipstream_core.settings import AccessSettings
 
-from tests.gateway.access.conftest import Keys
 from tests.gateway.envoy.conftest import MODES, Way
+from tests.gateway.key_file import Keys
 from tests.support.polling import PATIENCE_S, eventually
 
 
@@ -70,7 +70,7 @@ def post(path: Way, body: object, **headers: str) -> httpx.Response:
 
 
 def test_bad_input_gets_the_gateways_own_message(path: Way) -> None:
-    found = post(path, chat("tokens=3", temperature=7))
+    found = post(path, chat("tokens=3", temperature=-7))
     assert found.status_code == 400
     assert found.json()["error"]["param"] == "temperature"
     assert found.headers["content-type"] == "application/json"

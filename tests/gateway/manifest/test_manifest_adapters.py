@@ -37,44 +37,44 @@ def snapshot(*documents: JSON) -> Snapshot:
     return Snapshot(table, routes, frozenset(), "")
 
 
-@pytest.mark.parametrize(
-    ("document", "expected"),
-    [
-        (pair(STARTED, {"name": "sql"}), "spec.engine.adapters[0].source: is required without spec.engine.endpoints"),
-        (
-            pair(STARTED, {"name": "sql", "source": "hf://acme"}),
-            "spec.engine.adapters[0].source: must be hf://ORGANISATION/NAME@REVISION, got 'hf://acme'",
-        ),
-        (
-            pair(STARTED, {"name": "sql", "source": "embedded:draft"}),
-            "spec.engine.adapters[0].source: must be the folder of an adapter, got 'embedded:draft'",
-        ),
-        (
-            pair(STARTED, {"name": "sql", "source": SOURCE, "model": "x"}),
-            "spec.engine.adapters[0].model: has no effect without spec.engine.endpoints, leave it out",
-        ),
-        (
-            pair(RUNNING, {"name": "sql", "source": SOURCE}),
-            "spec.engine.adapters[0].source: has no effect with spec.engine.endpoints, leave it out",
-        ),
-        (
-            pair(RUNNING, {"name": "sql"}, {"name": "sql", "model": "x"}),
-            "spec.engine.adapters[1].name: is listed twice: 'sql'",
-        ),
-        (
-            pair({"kind": "vllm", "serving": "triton"}, {"name": "sql", "source": SOURCE}),
-            "spec.engine.adapters: has no effect with serving triton, leave it out",
-        ),
-        (
-            pair({**STARTED, "arguments": ["--enable-lora"]}, {"name": "sql", "source": SOURCE}),
-            "spec.engine.arguments[0]: is set by spec.engine.adapters, got '--enable-lora'",
-        ),
-        (
-            pair({**STARTED, "arguments": ["--lora-modules=sql=/sql"]}, {"name": "sql", "source": SOURCE}),
-            "spec.engine.arguments[0]: is set by spec.engine.adapters, got '--lora-modules=sql=/sql'",
-        ),
-    ],
-)
+REFUSED: list[tuple[JSON, str]] = [
+    (pair(STARTED, {"name": "sql"}), "spec.engine.adapters[0].source: is required without spec.engine.endpoints"),
+    (
+        pair(STARTED, {"name": "sql", "source": "hf://acme"}),
+        "spec.engine.adapters[0].source: must be hf://ORGANISATION/NAME@REVISION, got 'hf://acme'",
+    ),
+    (
+        pair(STARTED, {"name": "sql", "source": "embedded:draft"}),
+        "spec.engine.adapters[0].source: must be the folder of an adapter, got 'embedded:draft'",
+    ),
+    (
+        pair(STARTED, {"name": "sql", "source": SOURCE, "model": "x"}),
+        "spec.engine.adapters[0].model: has no effect without spec.engine.endpoints, leave it out",
+    ),
+    (
+        pair(RUNNING, {"name": "sql", "source": SOURCE}),
+        "spec.engine.adapters[0].source: has no effect with spec.engine.endpoints, leave it out",
+    ),
+    (
+        pair(RUNNING, {"name": "sql"}, {"name": "sql", "model": "x"}),
+        "spec.engine.adapters[1].name: is listed twice: 'sql'",
+    ),
+    (
+        pair({"kind": "vllm", "serving": "triton"}, {"name": "sql", "source": SOURCE}),
+        "spec.engine.adapters: has no effect with serving triton, leave it out",
+    ),
+    (
+        pair({**STARTED, "arguments": ["--enable-lora"]}, {"name": "sql", "source": SOURCE}),
+        "spec.engine.arguments[0]: is set by spec.engine.adapters, got '--enable-lora'",
+    ),
+    (
+        pair({**STARTED, "arguments": ["--lora-modules=sql=/sql"]}, {"name": "sql", "source": SOURCE}),
+        "spec.engine.arguments[0]: is set by spec.engine.adapters, got '--lora-modules=sql=/sql'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("document", "expected"), REFUSED)
 def test_an_adapter_that_nobody_could_serve_is_refused(document: JSON, expected: str) -> None:
     assert problems(document) == [f"ModelPair/acme: {expected}"]
 

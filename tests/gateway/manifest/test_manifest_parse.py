@@ -79,6 +79,12 @@ def test_the_packaged_manifest_serves_the_embedded_pair() -> None:
         ("spec.maxDraftTokens", True, "spec.maxDraftTokens: must be a whole number, got true"),
         ("spec.maxDraftTokens", 4.5, "spec.maxDraftTokens: must be a whole number, got 4.5"),
         ("spec.maxDraftTokens", 10**400, "spec.maxDraftTokens: must be between 1 and 32, got 1000"),
+        ("spec.requestBounds", {"maxChoices": 0}, "spec.requestBounds.maxChoices: must be between 1 and 1024, got 0"),
+        (
+            "spec.requestBounds",
+            {"maxStops": 4},
+            "spec.requestBounds.maxStops: unknown field; did you mean maxStopBytes?",
+        ),
         ("spec.pricePerGpuHour", float("nan"), "spec.pricePerGpuHour: must be a number that is finite, got nan"),
         ("spec.model", 5, "spec.model: must be a string (put it in quotes), got 5"),
         ("spec.model", "", "spec.model: must not be empty, got ''"),

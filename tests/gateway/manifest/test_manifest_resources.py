@@ -234,8 +234,3 @@ def test_the_kill_of_a_pair_that_claims_a_model_kills_whoever_serves_it() -> Non
     assert elsewhere.kills["team/one"] == (
         "the kill switch of ModelPair/other/two, which also claims the model 'm', is on"
     )
-
-
-def test_the_older_pair_takes_over_the_model_that_it_is_edited_to() -> None:
-    found = resolved(pair("old", model="m"), pair("new", model="m", created=LATER))
-    assert found.pairs.keys() == {"team/old"}

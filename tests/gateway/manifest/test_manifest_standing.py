@@ -129,6 +129,7 @@ def test_a_pairs_status_that_cannot_be_read_lets_nothing_speculate(status: JSON)
 
 SAME: list[Callable[[], str]] = [
     lambda: spec_hash(pair(killSwitch=True), policy()),
+    lambda: spec_hash(pair(requestBounds={"maxChoices": 3}), policy()),
     lambda: spec_hash(pair(killSwitch=False), policy(killSwitch=True)),
     lambda: spec_hash(pair(), policy(enabled=False)),
     lambda: spec_hash(pair(), policy(retryToken="again")),

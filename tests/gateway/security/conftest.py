@@ -4,17 +4,15 @@ spans."""
 from __future__ import annotations
 
 import contextlib
-import http.server
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import trustme
 
-from tests.support.relay import Relay
+from tests.support.http_server import Asked, Reply, answering
+from tests.support.network import Network
 
 
 class Certificates:
@@ -52,31 +50,20 @@ def certificates(tmp_path: Path) -> Callable[[str], Certificates]:
 
 
 @pytest.fixture
-def tls_front() -> Iterator[Callable[[int, ssl.SSLContext], Relay]]:
+def tls_front() -> Iterator[Callable[[int, ssl.SSLContext], Network]]:
     """Starts TLS terminators before plain servers; all are stopped after the test."""
     with contextlib.ExitStack() as fronts:
-        yield lambda to_port, tls: fronts.enter_context(Relay(to_port, tls=tls))
-
-
-class _Spans(http.server.BaseHTTPRequestHandler):
-    """An OTLP receiver that keeps what it gets; strings are plain bytes in protobuf."""
-
-    got: ClassVar[list[bytes]] = []
-
-    def do_POST(self) -> None:
-        self.got.append(self.rfile.read(int(self.headers["content-length"])))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        yield lambda to_port, tls: fronts.enter_context(Network(to_port, tls=tls))
 
 
 @pytest.fixture
 def collector() -> Iterator[tuple[str, list[bytes]]]:
-    _Spans.got.clear()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Spans)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", _Spans.got
-    server.shutdown()
-    server.server_close()
+    """The URL of an OTLP receiver, and what it got; strings are plain bytes in protobuf."""
+    got: list[bytes] = []
+
+    def keep(asked: Asked) -> Reply:
+        got.append(asked.body)
+        return Reply()
+
+    with answering(keep) as url:
+        yield url, got

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.gateway.key_file import Keys
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.gateway_process import Process
 from tests.support.polling import PATIENCE_S
@@ -19,12 +18,6 @@ PROMPT = "canary-prompt-7f3a"
 WRONG_KEY = "sk-canary-wrong-key-11d0"
 UPSTREAM_KEY = "canary-upstream-key-52be"
 REDIS_PASSWORD = "canary-redis-password-93aa"
-
-
-def new_key(file: Path, *rights: str) -> str:
-    command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(file), *rights]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
-    return done.stdout.strip().splitlines()[-1].split()[-1]
 
 
 def requests(key: str) -> list[tuple[str, dict[str, Any], str]]:
@@ -37,7 +30,7 @@ def requests(key: str) -> list[tuple[str, dict[str, Any], str]]:
     ]
     asked.append(("/v1/chat/completions", chat("tokens=6 die=3 " + PROMPT, stream=True), key))
     asked.append(("/v1/completions", {"model": "acme", "prompt": [PROMPT, PROMPT]}, key))
-    asked.append(("/v1/chat/completions", chat(PROMPT, temperature=99), key))
+    asked.append(("/v1/chat/completions", chat(PROMPT, temperature=-99), key))
     asked.append(("/v1/chat/completions", chat(PROMPT), WRONG_KEY))
     asked.append(("/v1/route", chat(PROMPT), key))
     asked.append(("/v1/chat/completions", {**chat(PROMPT), "model": "no-such-model"}, key))
@@ -51,7 +44,7 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
     collector: tuple[str, list[bytes]],
 ) -> None:
     keys, audit, log = tmp_path / "keys.json", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
-    key, server = new_key(keys, "--name", "team", "--admin"), openai_server()
+    key, server = Keys(keys).create("--name", "team", "--admin"), openai_server()
     manifest = tmp_path / "pair.yaml"
     text = manifest_text([server.url]).replace("model: acme, endpoints", "model: acme, apiKeyEnv: UP, endpoints")
     manifest.write_text(text.replace("apiKeyEnv: UP", "apiKeyEnv: UPSTREAM_API_KEY"))

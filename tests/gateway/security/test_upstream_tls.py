@@ -147,7 +147,7 @@ def tls_triton(
         name="Triton",
         command=[str(install.binary), *(f"--{name}={value}" for name, value in options.items())],
         log_path=tmp_path / "triton.log",
-        env={**os.environ, **triton_environment(install, libraries)},
+        env={**os.environ, **triton_environment(libraries)},
     )
 
     def is_ready() -> bool:

@@ -16,7 +16,7 @@ HELD_S = 600.0
 
 def hold(servers: list[Any]) -> tuple[Any, list[Any]]:
     """Stops the one of `servers` that gives a stream. Returns the one where the stream asks to go on, and which keeps
-    it waiting until it is stopped itself; and the others, which were not asked."""
+    it waiting until it is released; and the others, which were not asked."""
     eventually(lambda: any(server.requests for server in servers), "a stream")
     [running] = [server for server in servers if server.requests]
     others = [server for server in servers if server is not running]
@@ -63,3 +63,8 @@ def committed(server: Any) -> str:
     request = server.requests[-1]
     assert request["continue_final_message"] is True
     return str(request["messages"][-1]["content"])
+
+
+def release(held: Any) -> None:
+    """Lets the server refuse the stream that it kept waiting, as one that has not begun it."""
+    held.status, held.slow_s = 503, 0.0

@@ -63,8 +63,8 @@ def test_answers_that_turn_out_short_make_their_kind_plain(serve: Any) -> None:
     assert last.headers["x-slipstream-reason"] == "short_output"
     assert last.headers["x-slipstream-class"] == "summarization/short"
     found = numbers(served, "tokens=3")
-    assert found["output_tokens_level"] == "fingerprint"
-    assert found["output_tokens"] == pytest.approx(3, abs=1)
+    assert found["output_tokens_level"] == "class"
+    assert found["output_tokens"] == pytest.approx(3, abs=2)
 
 
 def test_speculative_servers_that_turn_out_slower_are_left(serve: Any) -> None:
@@ -116,7 +116,7 @@ def test_a_request_may_keep_out_of_the_estimates_where_clients_may_choose(serve:
     assert httpx.get(f"{served.url}/v1/evidence").json()["data"][0]["classes"] == []
     for _ in range(5):
         ask(served, "tokens=3", x_slipstream_learn="on")
-    assert numbers(served, "tokens=3")["output_tokens_level"] == "fingerprint"
+    assert numbers(served, "tokens=3")["output_tokens_level"] == "class"
 
 
 def test_where_clients_may_not_choose_their_wishes_are_ignored(gateway: Any, openai_server: Any) -> None:
@@ -126,16 +126,7 @@ def test_where_clients_may_not_choose_their_wishes_are_ignored(gateway: Any, ope
     for _ in range(5):
         answer = ask(served, "tokens=3", x_slipstream_learn="off", x_slipstream_mode="plain")
         assert answer.headers["x-slipstream-reason"] != "client_asked"
-    assert numbers(served, "tokens=3")["output_tokens_level"] == "fingerprint"
-
-
-def test_keys_of_different_customers_teach_apart(serve: Any) -> None:
-    served = serve(", holdBackShare: 0")
-    for _ in range(5):
-        ask(served, "tokens=3")
-    assert numbers(served, "tokens=3")["output_tokens_level"] == "fingerprint"
-    assert numbers(served, "tokens=3", authorization="Bearer sk-other")["output_tokens_level"] != "fingerprint"
-    assert served.metric("slipstream_estimates_fingerprints") == 1
+    assert numbers(served, "tokens=3")["output_tokens_level"] == "class"
 
 
 def test_several_choices_teach_nothing(serve: Any) -> None:
@@ -160,7 +151,8 @@ def test_an_explanation_is_what_a_request_of_that_id_gets(serve: Any) -> None:
         request_id = next(ids(held_back=held_back))
         explained = ask(served, "tokens=3", "/v1/route", x_request_id=request_id).json()
         assert explained["reason"] == reason
-        assert explained["saving_s"] == explained["numbers"]["saving_s"] > 0
+        assert explained["saving_s"] is None  # no answer was timed
+        assert explained["numbers"]["saving_share"] > 0
     assert ask(served, "tokens=3", "/v1/route").json()["reason"] == "speculation_pays"
     assert served.plain.requests == served.speculative.requests == []
 

@@ -15,6 +15,7 @@ from slipstream_core.settings import HealthSettings, Limits, OverloadSettings
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
 
+REFUSED = "slipstream_rejections_total"
 SPECULATE = {"x-slipstream-mode": "speculative"}
 Make = Callable[..., Any]
 
@@ -104,11 +105,14 @@ def test_who_finds_no_place_is_told_when_to_come_back_and_no_one_waits_beyond_a_
         assert hurried.status_code in (429, 504)
         waiting = pool.submit(post, served.url, chat("tokens=1"))
         eventually(lambda: served.metric("slipstream_admission_queued") == 1)
-        assert served.metric("slipstream_admission_pressure") > 0
+        pressure, counted = served.metric("slipstream_admission_pressure"), served.metric(REFUSED, error="overloaded")
         refused = post(served.url, chat("tokens=1"))
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
-        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        counted = served.metric(REFUSED, error="overloaded") - counted
         running.close()
         assert waiting.result().status_code == 200
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["type"]) == (429, "overloaded", "rate_limit_error")
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    assert (pressure > 0, counted) == (True, 1)
     assert served.metric("slipstream_admission_refused_total", cause="queue_full") == 1
     assert served.metric("slipstream_admission_waited_total") == 1

@@ -6,8 +6,6 @@ Speculation goes before requests do: drafts shrink, then there are none, then lo
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +15,7 @@ import httpx
 import pytest
 from slipstream_core.settings import AccessSettings, Limits, OverloadSettings
 
+from tests.gateway.key_file import Keys
 from tests.support.polling import PATIENCE_S, eventually
 
 PLACES = 20
@@ -98,22 +97,15 @@ class Stand:
         return future
 
 
-def make_keys(path: Path) -> dict[str, str]:
-    def make(*options: str) -> str:
-        command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(path), *options]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout.strip()
-
-    return {"normal": make(), "low": make("--priority", "low"), "admin": make("--admin")}
-
-
 @pytest.fixture
 def stand(
     gateway: Callable[..., Any], openai_server: Callable[..., Any], triton_endpoint: str, tmp_path: Path
 ) -> Iterator[Stand]:
-    keys = make_keys(tmp_path / "keys.json")
+    file = Keys(tmp_path / "keys.json")
+    keys = {"normal": file.create(), "low": file.create("--priority", "low"), "admin": file.create("--admin")}
     served = gateway(
         MANIFEST.format(plain=openai_server().url, triton=triton_endpoint),
-        access=AccessSettings(keys=tmp_path / "keys.json"),
+        access=AccessSettings(keys=file.path),
         limits=Limits(max_in_flight=PLACES, max_queued=2, queue_timeout_s=PATIENCE_S),
         overload=OverloadSettings(adaptive=False),
     )

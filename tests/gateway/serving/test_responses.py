@@ -177,7 +177,7 @@ def test_background_and_stored_responses_are_refused(served: Any) -> None:
 
 def test_bad_fields_get_400_with_their_name(served: Any) -> None:
     with pytest.raises(openai.BadRequestError) as bad:
-        ask(served.url, "x", temperature=7)
+        ask(served.url, "x", temperature=-7)
     assert bad.value.param == "temperature"
     with pytest.raises(openai.NotFoundError) as unknown:
         client(served.url).responses.create(model="nobody", input="x")

@@ -12,10 +12,11 @@ import pytest
 from slipstream_core.settings import Deadlines, Limits
 
 from tests.gateway.pair_manifest import chat, manifest_text
-from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
+from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold, release
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
 
+KILL = ", killSwitch: true"
 SPECULATE = {"x-slipstream-mode": "speculative"}
 Make = Callable[..., Any]
 
@@ -57,9 +58,16 @@ def let_go(served: Any) -> None:
         eventually(lambda name=name: served.metric(name) == 0, name)
 
 
-@pytest.mark.parametrize("keeps_its_draft", [True, False])
-def test_stream_that_is_killed_before_it_goes_on_goes_on_plainly(
-    gateway: Make, openai_server: Make, keeps_its_draft: bool
+@pytest.mark.parametrize(
+    ("policy", "keeps_its_draft", "reason"),
+    [
+        (KILL, True, "kill_switch"),
+        (KILL, False, "kill_switch"),
+        ("", False, "no_draft"),
+    ],
+)
+def test_stream_that_is_killed_or_loses_its_draft_before_it_goes_on_goes_on_plainly(
+    gateway: Make, openai_server: Make, policy: str, keeps_its_draft: bool, reason: str
 ) -> None:
     """No plain server is up at first, so that it asks one that drafts, and would go on to draft at the one left."""
     drafting, plain = [openai_server() for _ in range(3)], openai_server(*lasting_ports(1))
@@ -69,34 +77,14 @@ def test_stream_that_is_killed_before_it_goes_on_goes_on_plainly(
         plain.stop()
         held, [left] = hold(drafting)
         plain = openai_server(plain.port)
-        swap(
-            served,
-            manifest_text([plain.url], urls if keeps_its_draft else None, policy=f"{TEXT}, killSwitch: true"),
-            "kill_switch",
-        )
-        held.stop()
+        swap(served, manifest_text([plain.url], urls if keeps_its_draft else None, policy=f"{TEXT}{policy}"), reason)
+        release(held)
         text, error, done = reading.rest()
     assert (error, done) == (None, True)
     assert text == committed(plain) + REST
     assert not left.requests
     assert served.metric("slipstream_resumed_total", result="resumed") == 1
     let_go(served)
-
-
-def test_stream_whose_pair_loses_its_draft_before_it_goes_on_goes_on_plainly(
-    gateway: Make, openai_server: Make
-) -> None:
-    drafting, plain = [openai_server() for _ in range(3)], openai_server(*lasting_ports(1))
-    served = gateway(manifest_text([plain.url], [server.url for server in drafting], policy=TEXT))
-    with stream(served, chat(SCRIPT, stream=True, temperature=0.8), **SPECULATE) as reading:
-        plain.stop()
-        held, [left] = hold(drafting)
-        plain = openai_server(plain.port)
-        swap(served, manifest_text([plain.url], policy=TEXT), "no_draft")
-        held.stop()
-        text, error, done = reading.rest()
-    assert (text, error, done) == (committed(plain) + REST, None, True)
-    assert not left.requests
 
 
 def test_stream_goes_on_at_a_server_of_the_manifest_that_came_meanwhile_and_not_at_one_that_was_removed(
@@ -107,7 +95,7 @@ def test_stream_goes_on_at_a_server_of_the_manifest_that_came_meanwhile_and_not_
     with stream(served, chat(SCRIPT, stream=True)) as reading:
         held, [removed] = hold(before)
         swap(served, manifest_text([held.url, added.url], policy=f"{TEXT}, enabled: false"), "policy_disabled")
-        held.stop()
+        release(held)
         text, error, done = reading.rest()
     assert (text, error, done) == (committed(added) + REST, None, True)
     assert not removed.requests
@@ -123,7 +111,7 @@ def test_stream_of_a_pair_that_was_removed_goes_on_at_a_server_that_is_left_of_i
     with stream(served, chat(SCRIPT, stream=True)) as reading:
         held, [left] = hold(servers)
         swap_away(served, manifest_text([other.url]))
-        held.stop()
+        release(held)
         text, error, done = reading.rest()
     assert (text, error, done) == (committed(left) + REST, None, True)
     for server in servers:  # with the stream its pair's last user is gone
@@ -139,7 +127,7 @@ def test_stream_of_a_pair_that_was_removed_with_its_last_server_ends_with_an_err
     with stream(served, chat(SCRIPT, stream=True)) as reading:
         held, _ = hold(servers)
         swap_away(served, manifest_text([other.url]))
-        held.stop()
+        release(held)
         text, error, done = reading.rest()
     assert text == committed(held)
     assert (error["code"], done) == ("stream_interrupted", False)
@@ -177,7 +165,7 @@ def test_client_that_leaves_while_nobody_is_there_to_go_on_at_holds_no_server_an
     with stream(served, chat(SCRIPT, stream=True)):
         held, _ = hold(servers)
         swap(served, manifest_text([held.url], policy=f"{TEXT}, enabled: false"), "policy_disabled")
-        held.stop()
+        release(held)
         tried = served.metric("slipstream_retries_total", result="allowed")
         eventually(lambda: served.metric("slipstream_retries_total", result="allowed") > tried + 1, "further attempts")
     let_go(served)

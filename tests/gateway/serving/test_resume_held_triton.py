@@ -46,7 +46,8 @@ def warm(served: Any, network: BreakingNetwork, **more: Any) -> Streamed:
 @contextlib.contextmanager
 def held(served: Any, network: BreakingNetwork, **more: Any) -> Iterator[Streamed]:
     """A stream that has begun, was broken, and is kept waiting where it asks to go on, until the next plan."""
-    network.plan(Cut(3000, "stall"))  # amid the answer, so that it is not over before it can be broken
+    # Amid the answer: it is not over before it can be broken, and has the progress that permits a second resumption.
+    network.plan(Cut(7500, "stall"))
     with stream(served, SPECULATIVE, **more) as response:
         found = Streamed(response)
         found.read(pieces=1)

@@ -105,26 +105,6 @@ def test_stream_that_falls_silent_goes_on_and_the_silent_call_is_cancelled(
     assert served.metric("slipstream_resumed_total", cause="stalled", result="resumed") == 1
 
 
-def test_client_that_leaves_while_its_stream_looks_for_a_server_leaves_nothing_behind(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any]
-) -> None:
-    broken, slow = openai_server(), openai_server()
-    served = gateway(manifest_text([slow.url], [broken.url], policy=TEXT))
-    slow.slow_s = 60.0
-    headers = {"x-slipstream-mode": "speculative"}
-    with httpx.stream(
-        "POST", f"{served.url}/v1/chat/completions", json=chat("tokens=9 die=3", stream=True), headers=headers
-    ) as response:
-        lines = response.iter_lines()  # kept: the end of an iterator is that of its connection
-        next(lines)
-        eventually(lambda: slow.requests)
-    assert slow.cancelled.wait(PATIENCE_S)
-    eventually(lambda: served.metric("slipstream_requests_in_flight") == 0)
-    eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1)
-    slow.slow_s = 0.0
-    assert post(served.url, chat("tokens=1")).status_code == 200
-
-
 def test_deadline_ends_a_stream_that_looks_for_a_server(
     gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:

@@ -41,7 +41,7 @@ def test_gateways_learn_from_each_other_and_go_on_without_redis(
     eventually(lambda: one.metric("slipstream_store_connected") == other.metric("slipstream_store_connected") == 1)
     for _ in range(5):
         send(one)
-    eventually(lambda: level(other) == "fingerprint")
+    eventually(lambda: level(other) == "class")
     eventually(lambda: other.metric("slipstream_store_received_total") == 5)
     assert one.metric("slipstream_store_received_total") == 0
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
-import socket
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,17 +13,8 @@ from slipstream_core.settings import Deadlines, Limits
 from slipstream_gateway.request.call import Call
 
 from tests.gateway.pair_manifest import chat, manifest_text
+from tests.support.gateway_process import stream
 from tests.support.polling import PATIENCE_S, eventually
-
-
-def start_stream(port: int, body: dict[str, Any]) -> socket.socket:
-    """A connection on which a stream has been asked for; nothing is read."""
-    raw = json.dumps({**body, "stream": True}).encode()
-    connection = socket.create_connection(("127.0.0.1", port))
-    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
-    head += f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
-    connection.sendall(head.encode() + raw)
-    return connection
 
 
 @pytest.fixture
@@ -37,7 +25,7 @@ def upstream(openai_server: Callable[..., Any]) -> Any:
 @pytest.mark.parametrize("script", ["tokens=1000 gap=0.05", "tokens=2 gap=30"])
 def test_upstream_is_cancelled_when_the_client_leaves(gateway: Callable[..., Any], upstream: Any, script: str) -> None:
     served = gateway(manifest_text([upstream.url]))
-    connection = start_stream(served.port, chat(script))
+    connection = stream(served, chat(script))
     assert connection.recv(1000).startswith(b"HTTP/1.1 200")
     connection.close()
     assert upstream.cancelled.wait(PATIENCE_S)
@@ -51,7 +39,7 @@ def test_what_a_client_leaves_unread_is_freed_without_a_collection(gateway: Call
     gc.disable()
     try:
         assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=2", stream=True)).is_success
-        connection = start_stream(served.port, chat("tokens=4000 big=4000"))
+        connection = stream(served, chat("tokens=4000 big=4000"))
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         connection.close()
         eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
@@ -64,7 +52,7 @@ def test_upstream_is_cancelled_when_the_client_leaves_before_the_first_byte(
     gateway: Callable[..., Any], upstream: Any
 ) -> None:
     served = gateway(manifest_text([upstream.url]))
-    connection = start_stream(served.port, chat("slow=30"))
+    connection = stream(served, chat("slow=30"))
     eventually(lambda: len(upstream.requests) == 1, "the request")
     connection.close()
     eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
@@ -73,7 +61,7 @@ def test_upstream_is_cancelled_when_the_client_leaves_before_the_first_byte(
 
 def test_slow_reader_holds_back_its_own_stream_only(gateway: Callable[..., Any], upstream: Any) -> None:
     served = gateway(manifest_text([upstream.url]))
-    connection = start_stream(served.port, chat("tokens=4000 big=4000"))  # 64 MB, if anybody read it
+    connection = stream(served, chat("tokens=4000 big=4000"))  # 64 MB, if anybody read it
     sent = []
 
     def stalled() -> bool:
@@ -91,37 +79,15 @@ def test_slow_reader_holds_back_its_own_stream_only(gateway: Callable[..., Any],
 
 def test_client_that_never_reads_does_not_hold_its_place_for_ever(gateway: Callable[..., Any], upstream: Any) -> None:
     served = gateway(manifest_text([upstream.url]), deadlines=Deadlines(connect_s=PATIENCE_S, total_s=5.0))
-    with start_stream(served.port, chat("tokens=4000 big=4000")):  # 64 MB
+    with stream(served, chat("tokens=4000 big=4000")):  # 64 MB
         eventually(lambda: served.metric("slipstream_requests_total", status="client_timeout") == 1, "the end")
         assert served.metric("slipstream_requests_in_flight") == 0
     assert served.metric("slipstream_upstream_errors_total") == 0
 
 
-def test_beyond_the_queue_is_429_with_retry_after(gateway: Callable[..., Any], upstream: Any) -> None:
-    limits = Limits(max_in_flight=2, max_queued=1, queue_timeout_s=30)
-    served = gateway(manifest_text([upstream.url]), limits=limits)
-    running = [start_stream(served.port, chat("tokens=1000 gap=0.05")) for _ in range(2)]
-    eventually(lambda: served.metric("slipstream_requests_in_flight") == 2, "two in flight")
-    queued: list[httpx.Response] = []
-    url = f"{served.url}/v1/chat/completions"
-    thread = threading.Thread(target=lambda: queued.append(httpx.post(url, json=chat("x"), timeout=60)))
-    thread.start()
-
-    eventually(lambda: served.metric("slipstream_requests_queued") == 1, "one in the queue")
-    response = httpx.post(url, json=chat("x"), timeout=PATIENCE_S)
-    assert response.status_code == 429
-    assert int(response.headers["retry-after"]) >= 1
-    assert response.json()["error"]["type"] == "rate_limit_error"
-    assert served.metric("slipstream_rejections_total", error="overloaded") == 1
-    running[0].close()
-    thread.join(PATIENCE_S)
-    assert queued[0].status_code == 200
-    running[1].close()
-
-
 def test_waiting_too_long_in_the_queue_is_429(gateway: Callable[..., Any], upstream: Any) -> None:
     served = gateway(manifest_text([upstream.url]), limits=Limits(max_in_flight=1, queue_timeout_s=0.2))
-    connection = start_stream(served.port, chat("tokens=1000 gap=0.05"))
+    connection = stream(served, chat("tokens=1000 gap=0.05"))
     eventually(lambda: served.metric("slipstream_requests_in_flight") == 1, "one in flight")
     assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("x"), timeout=PATIENCE_S).status_code == 429
     connection.close()

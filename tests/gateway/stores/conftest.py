@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import pytest
 from slipstream_core.observation import Observation
 from slipstream_core.redis.redis_store import RedisStore
 
+from tests.support.network import Network
 from tests.support.redis_server import RedisServer
-from tests.support.slow_proxy import SlowProxy
 
 
 class Replica:
@@ -67,13 +67,12 @@ async def replica() -> AsyncIterator[Callable[..., Replica]]:
 
 
 @pytest.fixture
-async def proxy() -> AsyncIterator[Callable[..., Awaitable[tuple[SlowProxy, str]]]]:
-    """Starts proxies; all are stopped after the test."""
-    proxies: list[SlowProxy] = []
+def proxy() -> Iterator[Callable[..., tuple[Network, str]]]:
+    """Starts networks before a Redis; all are stopped after the test."""
+    with contextlib.ExitStack() as networks:
 
-    async def start(to_port: int, **options: Any) -> tuple[SlowProxy, str]:
-        proxies.append(SlowProxy(to_port, **options))
-        return proxies[-1], f"redis://127.0.0.1:{await proxies[-1].start()}/0"
+        def start(to_port: int, **options: Any) -> tuple[Network, str]:
+            network = networks.enter_context(Network(to_port, **options))
+            return network, f"redis://127.0.0.1:{network.port}/0"
 
-    yield start
-    await asyncio.gather(*(one.stop() for one in proxies))
+        yield start

@@ -12,8 +12,6 @@ def observation(number: int, *, pair: str = "acme", **more: Any) -> Observation:
     """An outcome whose number stands in `prompt_tokens`."""
     subject = Subject(
         pair=pair,
-        fingerprint="0123456789abcdef",
-        source="fedcba9876543210",
         cold_class="summarization/long",
         temperature=0,
     )

@@ -55,7 +55,7 @@ async def test_every_outcome_is_applied_once_while_connections_are_cut_at_random
     redis_server: Any, replica: Any, proxy: Any
 ) -> None:
     server, stores = redis_server(), []
-    proxies = [await proxy(server.port, cut=0.25, seed=seed) for seed in range(3)]
+    proxies = [proxy(server.port, cut_share=0.25, seed=seed) for seed in range(3)]
     quick = {"interval_s": 0.005, "most_backoff_s": 0.01, "buffer_outcomes": 10_000, "stream_entries": 20_000}
     stores = [replica(url, **quick) for _, url in proxies]
     mine = [[observation(10_000 * index + number) for number in range(3_400)] for index in range(3)]
@@ -122,7 +122,7 @@ async def test_appending_to_a_store_whose_redis_hangs_takes_microseconds(redis_s
 
 async def test_slow_redis_delays_outcomes_and_nothing_else(redis_server: Any, replica: Any, proxy: Any) -> None:
     server = redis_server()
-    slow, url = await proxy(server.port)
+    slow, url = proxy(server.port)
     writer, reader = replica(url), replica(server.url)
     await soon(lambda: writer.store.status().connected, "connected")
     slow.delay_s = 1.0
@@ -270,11 +270,11 @@ async def test_redis_that_comes_and_goes_gets_one_line_for_each_way(
     settled_s = "slipstream_core.redis.condition._SETTLED_S"
     monkeypatch.setattr(settled_s, 10.0)  # longer than a stall of this machine, in which no cut is noticed either
     server = redis_server()
-    flaky, url = await proxy(server.port, cut=0.5, seed=random.Random(3).randrange(99))
+    flaky, url = proxy(server.port, cut_share=0.5, seed=random.Random(3).randrange(99))
     one = replica(url, most_backoff_s=0.02)
     await soon(lambda: flaky.cuts > 20, "many cuts")
     assert len(_warnings(caplog)) == 1
-    flaky.cut = 0.0
+    flaky.cut_share = 0.0
     monkeypatch.setattr(settled_s, 0.0)
     await soon(lambda: "outcomes are shared through" in caplog.text, "the line that says that it works")
     assert len(caplog.records) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -272,18 +272,18 @@ async def test_full_redis_counts_as_away(redis_server: Callable[..., RedisServer
 
 
 async def test_what_redis_may_have_taken_already_is_not_given_back_twice(
-    server: RedisServer, proxy: Callable[..., Awaitable[tuple[Any, str]]]
+    server: RedisServer, proxy: Callable[..., tuple[Any, str]]
 ) -> None:
     """Answers are cut: a settlement is sent again, and only ever makes the limit stricter."""
     limits = Limits(tokens_per_minute=1000, usd_per_day=1.0)
-    cutting, url = await proxy(server.port, cut=0.0)
+    cutting, url = proxy(server.port)
     charge, taken = Charge(600, 600_000_000), Charge(300, 300_000_000)
     async with gateways(url, 1, exchange_s=0.5, most_backoff_s=0.05) as (one,):
         grant = await admitted(one, "twice", limits, charge)
-        cutting.cut = 1.0
+        cutting.cut_share = 1.0
         one.settle(Use("twice", limits, grant, charge, taken))
         await soon(lambda: cutting.cuts > 0)
-        cutting.cut = 0.0
+        cutting.cut_share = 0.0
         await soon(lambda: one.connected)
         await admitted(one, "other", limits, charge)
     with server.client() as redis:

@@ -81,15 +81,15 @@ async def test_reader_that_falls_behind_the_cap_counts_what_it_missed(
     redis_server: Any, replica: Any, proxy: Any
 ) -> None:
     server = redis_server()
-    held, url = await proxy(server.port)
+    held, url = proxy(server.port)
     writer, reader = replica(server.url, stream_entries=5), replica(url)
     writer.store.append(observation(0))
     await soon(lambda: reader.numbers == [0], "the first outcome")
-    held.open.clear()
+    held.hold()
     for number in range(1, 5_001):
         writer.store.append(observation(number))
     await soon(lambda: writer.store.status().stored == 5_001, "stored")
-    held.open.set()
+    held.release()
     await soon(lambda: 5_000 in reader.numbers, "the newest outcome")
     status = reader.store.status()
     assert status.missed > 0

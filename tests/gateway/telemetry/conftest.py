@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
+
+from tests.support.http_server import Asked, Reply, answering
 
 
 class OtlpReceiver(NamedTuple):
@@ -21,18 +21,9 @@ class OtlpReceiver(NamedTuple):
 def otlp_receiver() -> Iterator[OtlpReceiver]:
     got: list[tuple[str, bytes]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(200)
-            self.end_headers()
+    def keep(asked: Asked) -> Reply:
+        got.append((asked.path, asked.body))
+        return Reply()
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield OtlpReceiver(f"http://127.0.0.1:{server.server_address[1]}", got)
-    server.shutdown()
-    server.server_close()
+    with answering(keep) as url:
+        yield OtlpReceiver(url, got)

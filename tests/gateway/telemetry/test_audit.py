@@ -27,7 +27,32 @@ from pathlib import Path
 from slipstream_gateway.telemetry.audit import LineSink
 sink = LineSink(Path(sys.argv[1]))
 for at in range(200):
-    sink.write([lambda n=n: {"who": sys.argv[2], "at": at, "n": n, "pad": "x" * 500} for n in range(20)])
+    sink.write([lambda n=n: {"who": sys.argv[2], "at": at, "n": n, "pad": "x" * 500} for n in range(20)], [])
+"""
+
+# A limit of the file's size, as a disk that is full: it takes the first part of a write, and then nothing.
+ON_A_FULL_DISK = """
+import asyncio, resource, signal, sys
+from pathlib import Path
+from slipstream_gateway.telemetry import audit
+
+audit.MAX_PENDING = 300
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+async def main():
+    log = audit.Audit(audit.LineSink(Path(sys.argv[1])))
+    async with log.running():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_050, resource.RLIM_INFINITY))
+        for number in range(500):
+            log.event("configuration", generation=str(number))
+            if number % 50 == 0:
+                await log._flush()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        await log._flush()
+        log.event("last")
+    print(log.dropped_total)
+
+asyncio.run(main())
 """
 
 
@@ -91,6 +116,24 @@ async def test_disk_that_is_full_costs_lines_and_nothing_else(caplog: pytest.Log
     async with audit.running():
         audit.event("kill", who="alice")
         await soon(lambda: "/dev/full cannot be written: No space left on device" in caplog.text)
+
+
+def test_lines_of_a_full_disk_are_written_later_and_each_lost_one_is_counted(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    done = subprocess.run([sys.executable, "-c", ON_A_FULL_DISK, str(file)], capture_output=True, text=True, check=True)
+    found, torn = [], 0
+    for line in file.read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            torn += 1
+    numbers = [int(line["generation"]) for line in found if line["event"] == "configuration"]
+    assert numbers == sorted(set(numbers))
+    lost = sum(line["lines"] for line in found if line["event"] == "dropped")
+    assert (len(numbers) + lost, torn) == (500, 1)
+    assert "last" in {line["event"] for line in found[-2:]}
+    assert lost == int(done.stdout) > 0
+    assert done.stderr.count("cannot be written") == 1
 
 
 def test_gateway_writes_down_what_it_decided(tmp_path: Path, run_gateway: Any, openai_server: Any) -> None:

@@ -16,12 +16,11 @@ import yaml
 from slipstream_core.manifest.status import ConditionStatus, ConditionType
 from slipstream_core.types import Arm, Reason
 from slipstream_gateway.request import causes
-from slipstream_gateway.request.resume import Result
+from slipstream_gateway.request.candidates import Result
 from slipstream_gateway.upstreams.pool import Circuit
 from slipstream_operator.cluster.ownership import REFUSED_REASON
-from slipstream_operator.reconcile.pair_conditions import PairReason
 from slipstream_operator.reconcile.pods import PodReason
-from slipstream_operator.reconcile.policy_conditions import PolicyReason
+from slipstream_operator.reconcile.reasons import Reason as ConditionReason
 
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards, files
 from docs.generate.exposed import all_series
@@ -50,7 +49,7 @@ OPERATOR_VALUES = {
     "outcome": VALUES["outcome"],
     "condition": {str(type) for type in ConditionType},
     "status": set(get_args(ConditionStatus)),
-    "reason": {*(str(reason) for reason in chain(PairReason, PodReason, PolicyReason)), REFUSED_REASON},
+    "reason": {*(str(reason) for reason in chain(ConditionReason, PodReason)), REFUSED_REASON},
 }
 
 

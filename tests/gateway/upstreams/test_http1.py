@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -364,8 +366,8 @@ async def test_addresses_of_both_families_are_asked_for_and_ipv6_is_in_brackets(
     assert resolver.asked == [("models.test", socket.AF_UNSPEC)]  # an address is not resolved
 
 
-async def test_a_request_that_a_server_has_worked_on_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "_RETRY_WITHIN_S", 0.1)
+@pytest.mark.parametrize("worked_s", [0.0, 0.3])
+async def test_a_request_that_a_server_has_read_is_not_sent_again(worked_s: float) -> None:
     received = 0
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -375,13 +377,37 @@ async def test_a_request_that_a_server_has_worked_on_is_not_sent_again(monkeypat
         writer.write(OK)
         await read_request(reader)
         received += 1
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(worked_s)
 
     async with serving(handler) as client:
         assert await ask(client) == b"ok"
-        with pytest.raises(ConnectionResetError):
+        with pytest.raises(http1.BrokenExchange):
             await ask(client)
     assert received == 2
+
+
+async def test_a_connection_that_ended_while_the_event_loop_was_busy_is_not_used() -> None:
+    accepted = []
+
+    def serve(listener: socket.socket) -> None:
+        for _ in range(2):
+            accepted.append(listener.accept()[0])
+            accepted[-1].recv(10_000)
+            accepted[-1].sendall(OK)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        client = Http1Client(URL(f"http://127.0.0.1:{listener.getsockname()[1]}/"), connect_timeout_s=5)
+        assert await ask(client) == b"ok"
+        [connection] = client._idle
+        accepted[0].close()
+        while not connection.has_input():
+            time.sleep(0.001)  # noqa: ASYNC251 - the event loop must not run meanwhile
+        assert await ask(client) == b"ok"
+        client.close()
+        thread.join()
+    assert len(accepted) == 2
 
 
 async def test_trailers_are_not_in_the_next_response_and_are_bounded() -> None:

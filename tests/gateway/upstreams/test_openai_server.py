@@ -16,6 +16,8 @@ from slipstream_gateway.api.errors import error_reply
 from slipstream_gateway.upstreams.base import Job, Stream, Wire
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 
+from tests.support.http_server import Asked, Reply
+from tests.support.http_server import answering as replying
 from tests.support.polling import soon
 
 pytestmark = pytest.mark.integration
@@ -29,23 +31,13 @@ async def answering(
 ) -> AsyncIterator[OpenAiUpstream]:
     """An upstream whose server gives every request that permits no coding the same answer."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await reader.readuntil(b"}")
-        assert b"\r\naccept-encoding: identity\r\n" in request
-        writer.write(b"HTTP/1.1 %d X\r\ncontent-type: text/html\r\n" % status)
-        writer.write(b"content-encoding: %s\r\ncontent-length: %d\r\n\r\n" % (coding.encode(), len(body)))
-        writer.write(body)
-        await writer.drain()
-        writer.close()
+    def answer(asked: Asked) -> Reply:
+        permitted = asked.headers["accept-encoding"] == "identity"
+        return Reply(status if permitted else 406, body, {"content-type": "text/html", "content-encoding": coding})
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    upstream = OpenAiUpstream(url, connect_timeout_s=5, api_key=api_key)
-    try:
-        yield upstream
-    finally:
-        await upstream.aclose()
-        server.close()
+    with replying(answer) as url:
+        async with contextlib.aclosing(OpenAiUpstream(url, connect_timeout_s=5, api_key=api_key)) as upstream:
+            yield upstream
 
 
 def job(choices: int = 1) -> Job:

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.types import Endpoint, GenerationRequest
-from slipstream_gateway.request.journal import TextJournal
+from slipstream_gateway.request.journal import WireJournal
 from slipstream_gateway.upstreams.base import Committed, Job, Usage, Wire, joined
 from slipstream_gateway.upstreams.openai_reading import ChatReader
 from slipstream_gateway.upstreams.openai_wire import read_body_usage, take_usage
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_answer, most_tokens_of_delta, most_tokens_of_events
 from slipstream_gateway.upstreams.responses_wire import ResponsesReader, read_response_usage
 
+REQUEST = GenerationRequest(endpoint=Endpoint.CHAT, model="m", stream=True)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
@@ -103,7 +104,7 @@ def test_usage_beside_one_of_several_choices_is_not_that_of_all() -> None:
 def test_bound_of_a_stream_that_goes_on_elsewhere_is_of_both_parts() -> None:
     first = event(delta("abcdef"))
     before = read(first)
-    journal = TextJournal(GenerationRequest(endpoint=Endpoint.CHAT, model="m", stream=True))
+    journal = WireJournal(REQUEST, by_text=True, by_tokens=False)
     journal.add(Wire(first))
     committed = journal.committed(before)
     assert committed is not None
@@ -116,11 +117,22 @@ def test_bound_of_a_stream_that_goes_on_elsewhere_is_of_both_parts() -> None:
 def test_a_stream_goes_on_after_as_many_tokens_as_it_told_the_ids_of() -> None:
     """An event may hold several: `max_tokens` of the rest is what is left of the answer's."""
     first = event(delta("abcdef"))
-    journal = TextJournal(GenerationRequest(endpoint=Endpoint.CHAT, model="m", stream=True))
+    journal = WireJournal(REQUEST, by_text=True, by_tokens=False)
     journal.add(Wire(first, token_ids=(7, 8, 9)))
     committed = journal.committed(read(first))
     assert committed is not None
-    assert committed.output_tokens == 3
+    assert (committed.output_tokens, committed.text, committed.token_ids) == (3, "abcdef", ())
+
+
+@pytest.mark.parametrize("by_text", [True, False])
+def test_a_stream_that_goes_on_by_its_tokens_has_all_of_them(by_text: bool) -> None:
+    journal = WireJournal(REQUEST, by_text=by_text, by_tokens=True)
+    journal.add(Wire(event(delta("ab")), token_ids=(7,)))
+    journal.add(Wire(event(delta("cd")), token_ids=(8, 9)))
+    committed = journal.committed(read(event(delta("ab"))))
+    assert committed is not None
+    assert (committed.output_tokens, committed.token_ids) == (3, (7, 8, 9))
+    assert committed.text == ("abcd" if by_text else "")
 
 
 def test_whole_answers_without_a_usage_are_bounded_by_their_text() -> None:

@@ -16,8 +16,8 @@ from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.triton_channel import CHANNEL_OPTIONS, TritonChannel
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.support.network import Network
 from tests.support.polling import PATIENCE_S, soon
-from tests.support.slow_proxy import SlowProxy
 
 pytestmark = pytest.mark.integration
 
@@ -106,13 +106,20 @@ async def ask(channel: TritonChannel) -> str:
 async def test_a_server_that_accepts_late_is_not_called_unreachable(free_ports: Callable[[int], list[int]]) -> None:
     """Longer than gRPC's pause between two attempts, as behind a distant TLS handshake or on a busy machine."""
     [port] = free_ports(1)
-    async with serving("here", f"127.0.0.1:{port}"):
-        late = SlowProxy(port, delay_s=LATE_S)
-        try:
-            async with connecting(f"127.0.0.1:{await late.start()}") as channel:
-                await channel.connected()
-        finally:
-            await late.stop()
+    with Network(port, delay_s=LATE_S) as late:
+        async with serving("here", f"127.0.0.1:{port}"), connecting(f"127.0.0.1:{late.port}") as channel:
+            await channel.connected()
+
+
+async def test_a_server_with_an_ipv6_address_is_reached_by_address_and_by_name(
+    names: Names, free_ports: Callable[[int], list[int]]
+) -> None:
+    [port] = free_ports(1)
+    names.addresses = ["::1"]
+    async with serving("here", f"[::1]:{port}"):
+        for host in ("[::1]", "models.example"):
+            async with connecting(f"{host}:{port}") as channel:
+                assert await ask(channel) == "here"
 
 
 async def test_an_address_that_a_name_may_not_resolve_to_gets_no_connection(

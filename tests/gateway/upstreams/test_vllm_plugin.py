@@ -8,7 +8,7 @@ import logging
 
 import pytest
 from slipstream_core.errors import UpstreamTimeout, UpstreamUnavailable
-from slipstream_core.types import Reason
+from slipstream_core.types import Endpoint, GenerationRequest, Reason
 from slipstream_gateway.upstreams.vllm_plugin import UNKNOWN, PluginAnswer, PluginWatch, drafting_of
 
 from tests.support.polling import soon
@@ -48,6 +48,17 @@ def test_acceptance_by_equality_gives_a_seed_the_same_tokens_at_every_draft_leng
 
 
 @pytest.mark.parametrize(
+    ("said", "greedy", "sampled"), [("seeded", True, True), ("greedy", True, False), ("", False, False)]
+)
+@pytest.mark.parametrize("longest", [0, 4])
+def test_a_server_continues_what_its_plugin_says(said: str, greedy: bool, sampled: bool, longest: int) -> None:
+    """A plain server has the plugin, too, but no drafts."""
+    drafting = drafting_of(facts(resumes=said, max_draft_length=longest))[0]
+    requests = [GenerationRequest(endpoint=Endpoint.CHAT, model="m", temperature=heat) for heat in (0.0, 1.0)]
+    assert [drafting.continues(request) for request in requests] == [greedy, sampled]
+
+
+@pytest.mark.parametrize(
     ("answer", "words"),
     [
         (PluginAnswer(404, b'{"detail":"Not Found"}'), "--scheduler-cls slipstream_vllm.Scheduler"),
@@ -75,6 +86,13 @@ def test_a_server_that_drafts_in_another_way_is_another_one(change: dict[str, ob
     known, changed = drafting_of(facts())[0], drafting_of(facts(**change))[0]
     assert changed != known
     assert changed.longest == known.longest
+
+
+def test_a_broken_file_of_classes_does_not_make_another_server() -> None:
+    good, broken = (
+        drafting_of(facts(classes={"file": "classes.yaml", "problem": problem}))[0] for problem in (None, "a: …")
+    )
+    assert good == broken == drafting_of(facts())[0]
 
 
 def test_a_limit_changes_what_a_server_drafts_now_and_not_what_it_is() -> None:

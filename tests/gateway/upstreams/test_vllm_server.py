@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -12,6 +11,9 @@ from slipstream_core.errors import UpstreamFailed, UpstreamRejected
 from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.vllm_server import VllmUpstream
+
+from tests.support.http_server import Reply
+from tests.support.http_server import answering as replying
 
 pytestmark = pytest.mark.integration
 
@@ -24,20 +26,9 @@ METRICS = {"speculative_decoding": COUNTS}
 async def answering(status: int, body: bytes) -> AsyncIterator[VllmUpstream]:
     """An upstream whose server gives every POST the same answer, and has no plugin."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        found = (404, b"{}") if head.startswith(b"GET") else (status, body)
-        writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%s" % (found[0], len(found[1]), found[1]))
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    upstream = VllmUpstream(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", connect_timeout_s=5)
-    try:
-        yield upstream
-    finally:
-        await upstream.aclose()
-        server.close()
+    with replying(lambda asked: Reply(404, b"{}") if asked.method == "GET" else Reply(status, body)) as url:
+        async with contextlib.aclosing(VllmUpstream(url, connect_timeout_s=5)) as upstream:
+            yield upstream
 
 
 def job(endpoint: Endpoint) -> Job:

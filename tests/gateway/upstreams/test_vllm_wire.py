@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from slipstream_core.errors import InvalidRequest
 from slipstream_core.types import Endpoint, GenerationRequest
@@ -66,6 +67,24 @@ def test_a_request_carries_its_draft_length_and_its_class() -> None:
     assert sent(job({"stream": True}))["stream_options"] == {"include_usage": True}
 
 
+def test_an_answer_that_is_resumed_carries_its_tokens() -> None:
+    body = json.loads(drafting_body(job(draft_length=0, request_class=""), resumed_ids=(5, 6)))
+    assert body["vllm_xargs"] == {"slipstream_draft_length": 0, "slipstream_resume_token_ids": [5, 6]}
+
+
+@pytest.mark.parametrize(
+    ("own", "seeded", "expected"), [(None, True, 11), (7, True, 7), (7, False, 7), (None, False, None)]
+)
+def test_a_server_gets_the_gateways_seed_where_that_costs_nothing(
+    own: int | None, seeded: bool, expected: int | None
+) -> None:
+    asked = job({} if own is None else {"seed": own}, seeded=seeded)
+    asked = msgspec.structs.replace(asked, request=msgspec.structs.replace(asked.request, seed=own or 11))
+    assert sent(asked).get("seed") == expected
+    shown = told(client_body(event(usage=USAGE).removeprefix(b"data: "), Usage(), asked))["usage"]["slipstream"]["seed"]
+    assert shown == expected
+
+
 def test_the_clients_own_arguments_stay() -> None:
     body = sent(job({"vllm_xargs": {"own": [1, "a"]}}))
     assert body["vllm_xargs"] == {"own": [1, "a"], "slipstream_draft_length": 4, "slipstream_class": "code/long"}
@@ -76,6 +95,7 @@ def test_the_clients_own_arguments_stay() -> None:
     [
         ({"slipstream_draft_length": 4}, "vllm_xargs.slipstream_draft_length", ("got 4", "x-slipstream-draft-length")),
         ({"slipstream_class": None}, "vllm_xargs.slipstream_class", ("got null", "remove it")),
+        ({"slipstream_resume_token_ids": [1]}, "vllm_xargs.slipstream_resume_token_ids", ("got [1]", "remove it")),
         ([], "vllm_xargs", ("expected an object, got [].",)),
         (7, "vllm_xargs", ("expected an object, got 7.",)),
         ("x" * 500, "vllm_xargs", ("xxx…",)),

@@ -1,4 +1,4 @@
-// The acceptance of drafts, per class over time.
+// The share of draft tokens that were accepted, per class over time.
 
 import { empty, frame, legend, linear, path, picture, timeScale, yAxis } from "./chart.js";
 import { $, nothing, put, row, s } from "./dom.js";
@@ -34,7 +34,7 @@ function chart(traffic, classes) {
   const area = frame($("accept"), 210);
   const time = timeScale(traffic, classes[0].drafted.map((_, at) => sum(classes.map((found) => found.drafted[at]))), area);
   const y = linear([0, 1], [area.bottom, area.top]);
-  const label = `Acceptance in the last minute: ${classes.map((found) => `${found.name} ${share(found, SMOOTH)}`).join(", ")}.`;
+  const label = `Draft tokens accepted in the last minute: ${classes.map((found) => `${found.name} ${share(found, SMOOTH)}`).join(", ")}.`;
   return picture(area, label,
     yAxis(area, y, [0, 0.25, 0.5, 0.75, 1], (tick) => percent(tick)),
     time.axis,

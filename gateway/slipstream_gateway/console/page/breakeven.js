@@ -1,4 +1,4 @@
-// Where speculation pays: expected length against acceptance, with the live classes and the explored request on it.
+// Where speculation pays: expected length against acceptance β, with the live classes and the explored request on it.
 
 import { empty, frame, linear, logarithmic, path, picture, xAxis, yAxis } from "./chart.js";
 import { $, h, nothing, put, row, s, say, text } from "./dom.js";
@@ -20,7 +20,7 @@ export function drawMap(state, pair, explored) {
     put("map-rows", nothing(5, "No map."));
     return;
   }
-  say("map-lead", `Expected length against acceptance with ${count(map.load)} in flight per server, computed by the functions of the decision` +
+  say("map-lead", `Expected length against acceptance β with ${count(map.load)} in flight per server, computed by the functions of the decision` +
     `${map.level === "prior" ? ", from priors because nothing is measured yet" : ""}: ${seconds(map.plain_tpot_s)} per plain token, ` +
     `${seconds(map.step_base_s)} + γ · ${seconds(map.step_per_draft_token_s)} per speculative step, γ up to ${map.longest_draft}.` +
     (POLICY[map.decision] ?? ""));
@@ -34,9 +34,9 @@ const figures = (point, margin) =>
     seconds(point.saving_s), pays(point, margin));
 
 function pays(point, margin) {
-  const badge = (good, what) => h("span", { class: `badge ${good ? "yes" : "no"}` }, what);
+  const badge = (good, what) => h("span", { class: `badge ${point.measured ? (good ? "yes" : "no") : "quiet"}` }, what);
   if (point.ruled) return h("td", { class: "why" }, badge(point.ruled === "speculative", `${point.ruled} by rule`), `: ${point.why}`);
-  return text(badge(point.saved > margin, point.saved > margin ? "yes" : "no"));
+  return text(badge(point.saved > margin, `${point.saved > margin ? "yes" : "no"}${point.measured ? "" : ", expected"}`));
 }
 
 function chart(map, explored) {

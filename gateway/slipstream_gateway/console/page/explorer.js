@@ -58,11 +58,12 @@ function facts(found, numbers) {
   return [
     ["class", found.class],
     numbers.output_tokens !== undefined && ["expected tokens", `${count(numbers.output_tokens)} ± ${count(numbers.output_tokens_se)}${from(numbers.output_tokens_level)}`],
-    numbers.acceptance !== undefined && ["acceptance", `${percent(numbers.acceptance)} ± ${percent(numbers.acceptance_se)}${from(numbers.acceptance_level)}`],
+    numbers.acceptance !== undefined && ["acceptance β", `${percent(numbers.acceptance)} ± ${percent(numbers.acceptance_se)}${from(numbers.acceptance_level)}`],
     numbers.tokens_per_step !== undefined && ["tokens per step", numbers.tokens_per_step.toFixed(2)],
     numbers.plain_s !== undefined && ["plain would take", seconds(numbers.plain_s)],
     numbers.speculative_s !== undefined && ["speculative would take", seconds(numbers.speculative_s)],
     numbers.saving_s !== undefined && ["predicted saving", `${seconds(numbers.saving_s)} ± ${seconds(numbers.saving_se_s)}`],
+    numbers.saving_share !== undefined && ["predicted saving", `${percent(numbers.saving_share)} of the time; nothing timed yet`],
     numbers.margin_s !== undefined && ["required saving, more than", seconds(numbers.margin_s)],
   ].filter(Boolean);
 }

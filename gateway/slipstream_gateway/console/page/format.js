@@ -17,7 +17,7 @@ export const count = (value) => (known(value) ? Math.round(value).toLocaleString
 export const usd = (value) => (known(value) ? value.toLocaleString("en", { maximumFractionDigits: 4 }) : DASH);
 export const rate = (value) => (known(value) ? value.toFixed(value < 9.95 ? 1 : 0) : DASH);
 export const words = (name) => String(name).replaceAll("_", " ");
-export const interval = (low, high) => (known(low) && known(high) ? `${times(low)} to ${times(high)}` : "not enough answers yet");
+export const interval = (low, high) => `${times(low)} to ${times(high)}`;
 export const clock = (iso) => {
   const date = new Date(iso);
   return Number.isNaN(date.getTime()) ? String(iso) : date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });

@@ -17,12 +17,21 @@ export function drawKill(state, pair) {
   button.classList.toggle("again", ours);
   say("kill-state", stateOf(shown));
   $("kill-command").hidden = !shown?.command;
-  if (shown?.command) put("kill-command", shown.killed ? "To allow it again: " : "To stop it: ", h("code", null, shown.killed ? shown.command.replace(" kill ", " unkill ") : shown.command));
+  if (shown?.command) put("kill-command", shown.killed ? "To allow it again: " : "To stop it: ", h("code", null, commandOf(shown)));
+}
+
+function commandOf(pair) {
+  const command = pair.killed ? pair.command.replace(" kill ", " unkill ") : pair.command;
+  return pair.own_kill && !pair.killed_by_cluster ? `${command} --gateway ${location.origin}` : command;
 }
 
 function stateOf(pair) {
   if (!pair) return "";
   if (!pair.has_draft) return "This pair has no draft: no request speculates.";
+  if (pair.own_kill) {
+    const where = pair.killed_by_cluster ? "and by the cluster's kill switch" : "not in the cluster: it ends with a restart";
+    return `Stopped at this gateway by ${pair.own_kill.by}, ${clock(pair.own_kill.at)}, ${where}.`;
+  }
   if (pair.kill) return `Stopped by ${pair.kill.by}, ${clock(pair.kill.at)}${pair.kill.reason ? `: ${pair.kill.reason}` : "."}`;
   if (pair.killed) return pair.switched ? "Stopped by the pair's kill switch." : "Stopped by a kill switch of the manifest.";
   if (!pair.ready) return `Not ready: ${pair.status}`;
@@ -74,6 +83,6 @@ async function turn(on) {
   const workers = `${event.workers} ${event.workers === 1 ? "worker" : "workers"}`;
   const note = event.note ? ` Note: ${event.note}.` : "";
   say("kill-landing", (event.landed_s === null
-    ? `Written; so far ${workers} confirmed it.`
+    ? `Applied; so far ${workers} confirmed it.`
     : `${on ? "Stopped" : "Allowed again"}: took effect in ${seconds(event.landed_s)} on ${workers}.`) + note);
 }

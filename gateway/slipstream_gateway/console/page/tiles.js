@@ -1,6 +1,7 @@
 // The most important figures.
 
 import { h, put } from "./dom.js";
+import { isTelling, progress } from "./evidence.js";
 import { count, DASH, interval, percent, rate, sum, tail, times } from "./format.js";
 
 const tile = (name, value, note, style = "") =>
@@ -15,14 +16,18 @@ export function drawTiles(state, pair) {
   const speculative = recent("requests", (row) => row.arm === "speculative");
   const drafted = recent("drafted");
   const overall = state.speed_up.find((found) => found.pair === pair)?.overall.e2e_s;
-  const better = overall?.speed_up_low > 1 ? "good" : overall?.speed_up_high < 1 ? "bad" : "";
+  const telling = isTelling(overall);
+  const better = !telling ? "" : overall.speed_up_low > 1 ? "good" : overall.speed_up_high < 1 ? "bad" : "";
   const failed = sum(rows.map((row) => row.failed));
+  const refused = sum(rows.map((row) => row.refused));
   const all = sum(rows.map((row) => sum(row.requests)));
   put("tiles",
     tile("requests per second", rate(requests / span), `${count(all)} in 15 minutes`),
     tile("speculative", requests ? percent(speculative / requests) : DASH, "of the last minute's requests"),
-    tile("live speed-up, E2E", times(overall?.speed_up), interval(overall?.speed_up_low, overall?.speed_up_high), better),
-    tile("acceptance", drafted ? percent(recent("accepted") / drafted) : DASH, `${count(drafted)} drafted in the last minute`),
+    tile("live speed-up, E2E", telling ? times(overall.speed_up) : DASH,
+      telling ? interval(overall.speed_up_low, overall.speed_up_high) : progress(overall), better),
+    tile("draft tokens accepted", drafted ? percent(recent("accepted") / drafted) : DASH, `${count(drafted)} drafted in the last minute`),
     tile("in flight", count(gateway.in_flight), `${count(gateway.queued)} waiting, ${gateway.workers} ${gateway.workers === 1 ? "worker" : "workers"}`),
-    tile("failed", count(failed), all ? `${percent(failed / all, 2)} of 15 minutes` : "nothing in 15 minutes", failed ? "bad" : ""));
+    tile("failed", count(failed), (all ? `${percent(failed / all, 2)} of 15 minutes` : "nothing in 15 minutes") +
+      (refused ? `; ${count(refused)} refused for an error of the client` : ""), failed ? "bad" : ""));
 }

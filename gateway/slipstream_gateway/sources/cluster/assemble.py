@@ -164,7 +164,7 @@ class Assembler:
             if route is None:
                 return None
             kills = kills_of(resources, (route.pair,), self._grants)
-            return msgspec.structs.replace(route, killed=kills.get(route.pair.metadata.key))
+            return msgspec.structs.replace(route, killed=kills.get(route.key))
 
     def _resources(self, model: str) -> Iterator[ParsedResource]:
         """All objects that affect the route of `model`."""

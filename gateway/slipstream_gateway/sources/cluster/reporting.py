@@ -63,9 +63,8 @@ class Reporter:
         waiting: Callable[[], Sequence[str]] = tuple,
         owner: Pod | None = None,
         renew_s: float = RENEW_S,
-        name: str | None = None,
     ) -> None:
-        self.name = name or report_name(owner)
+        self.name = report_name(owner)
         self.reachable = True
         self.contact_s = 0.0
         self._client = client

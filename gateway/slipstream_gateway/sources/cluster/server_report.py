@@ -1,4 +1,5 @@
-"""The gateway's report on its servers: which external servers can be reached, and which servers may not speculate.
+"""The gateway's report on its servers: which external servers can be reached, and which servers may not speculate, by
+their checks or by the gateway's own kill switch.
 
 Requests alone do not show which servers can be reached: a pair without traffic would look healthy for ever, and a
 recovered one lost.
@@ -15,7 +16,8 @@ from itertools import islice
 import msgspec
 from slipstream_core.errors import SlipstreamError
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
-from slipstream_core.manifest.reports import UnreachableServers, WithheldServer, pair_object_key
+from slipstream_core.manifest.kill_switch import Kill
+from slipstream_core.manifest.reports import EVERY_SERVER, UnreachableServers, WithheldServer, pair_object_key
 from slipstream_core.types import Capability, Reason, Withheld
 
 from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
@@ -58,7 +60,7 @@ class Reachability:
             await asyncio.sleep(self._every_s)
 
     async def _look(self) -> Mapping[str, UnreachableServers]:
-        pairs = {served.route.pair.metadata.key: list(_servers(served)) for served in self._snapshot().routes.values()}
+        pairs = {served.route.key: list(_servers(served)) for served in self._snapshot().routes.values()}
         at_once = asyncio.Semaphore(_AT_ONCE)
         replicas = {replica for servers in pairs.values() for replica in servers}
         answers = dict(zip(replicas, await asyncio.gather(*(_answers(one, at_once) for one in replicas)), strict=True))
@@ -119,12 +121,28 @@ def withheld_servers(snapshot: Snapshot) -> Mapping[str, Sequence[WithheldServer
         servers = _withheld_of(served)
         if not servers:
             continue
-        entry = {pair_object_key(served.route.pair.metadata.key): servers}
+        entry = {pair_object_key(served.route.key): servers}
         left -= len(msgspec.json.encode(entry))
         if left < 0:
             break
         found.update(entry)
     return found
+
+
+def withheld_by_own_kills(kills: Mapping[str, Kill]) -> Mapping[str, Sequence[WithheldServer]]:
+    """An entry for all servers of each pair that this gateway alone has killed, by `namespace/ModelPair/name`."""
+    everything = tuple(capability.value for capability in Capability)
+    return {
+        pair_object_key(pair): [
+            WithheldServer(
+                server=EVERY_SERVER,
+                capabilities=everything,
+                reason=Reason.KILL_SWITCH.value,
+                detail=f"the gateway's own kill switch is on: {kill.by}, {kill.at}",
+            )
+        ]
+        for pair, kill in kills.items()
+    }
 
 
 def _withheld_of(served: ServedRoute) -> list[WithheldServer]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,7 @@ from slipstream_core.errors import ManifestError
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.reflector import Pace, Reflector
 from slipstream_core.manifest.files import read_file
+from slipstream_core.manifest.kill_switch import KillEvent, Kills, killed_in, order_of, with_note, with_turns
 from slipstream_core.manifest.naming import child_name
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.parse import parse
@@ -29,7 +30,7 @@ from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet, Origin
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES
 from slipstream_gateway.sources.cluster.endpoints import unlisted_addresses
 from slipstream_gateway.sources.cluster.reporting import Reporter
-from slipstream_gateway.sources.cluster.server_report import Reachability, withheld_servers
+from slipstream_gateway.sources.cluster.server_report import Reachability, withheld_by_own_kills, withheld_servers
 from slipstream_gateway.sources.cluster.snapshot import ClusterSnapshot, SnapshotWriter, read_snapshot
 from slipstream_gateway.sources.cluster.view import SLICES, ClusterView, paths_of, selector_of, trim
 
@@ -69,6 +70,9 @@ class ClusterSource:
     The snapshot of the last stop counts until the cluster answers; without one, the fallback file does, with everything
     plain. Entering the source waits for the first lists, but never long: a gateway starts without its cluster.
 
+    `own_kills` are turned at this gateway and kept in memory alone: they need no API server, and end with a restart.
+    They add to the kills of the cluster, and undo none.
+
     A change takes effect for requests first. A kill or a rolled-back class, new or gone, is then written to the
     snapshot before it is reported, so that a crash cannot revert a confirmed one; but a slow volume delays a report by
     `CONFIRM_WITHIN_S` only.
@@ -79,6 +83,8 @@ class ClusterSource:
     ) -> None:
         self._settings = settings
         self._fleet = fleet
+        self.own_kills = Kills()
+        self._latest_turns: dict[str, KillEvent] = {}  # of every pair: `own_kills` has the latest of all alone
         self._client = KubeClient(settings.kubeconfig, name="slipstream-gateway", call_timeout_s=CALL_TIMEOUT_S)
         self._heard_before_s = time.monotonic()
         self._kept: Origin = "none"
@@ -93,7 +99,7 @@ class ClusterSource:
             namespace=settings.report_namespace,
             namespaces=settings.namespaces,
             applied=lambda: self._confirmed,
-            withheld=lambda: withheld_servers(fleet.current),
+            withheld=lambda: {**withheld_servers(fleet.current), **withheld_by_own_kills(self.own_kills.pairs)},
             unreachable=lambda: self._reachability.unreachable,
             in_use=lambda: [pair_object_key(pair) for pair in sorted(fleet.use.lately())],
             waiting=lambda: [pair_object_key(pair) for pair in sorted(fleet.use.waiting())],
@@ -136,6 +142,26 @@ class ClusterSource:
             await self._writer.flush()
         await self._reporter.withdraw()
         await self._client.aclose()
+
+    @property
+    def unstored_kills(self) -> Sequence[KillEvent]:
+        return tuple(self._latest_turns.values())
+
+    def apply(self, event: KillEvent) -> None:
+        known = self._latest_turns.get(event.pair)
+        if known is not None and order_of(known) > order_of(event):
+            return
+        self._latest_turns[event.pair] = event
+        if known is None or order_of(known) < order_of(event):
+            _log.warning("this gateway's own kill switch of %s is turned %s", event.pair, "on" if event.on else "off")
+        self.own_kills = with_note(with_turns(self.own_kills, [event]), event)
+        self._is_different = True
+        self._publish()
+        self._reporter.changed()
+
+    def is_killed_by_cluster(self, pair: str) -> bool:
+        """Whether the cluster's objects kill `pair`, as far as this gateway knows them."""
+        return pair in self._view.killed_pairs()
 
     def status(self) -> ConfigurationStatus:
         reflectors = self._all()
@@ -205,7 +231,9 @@ class ClusterSource:
         self._is_different |= self._view.take_changes() or (origin, incomplete) != self._published
         is_different = self._is_different
         if is_different:
-            self._fleet.swap(self._table(origin), incomplete=incomplete, killed=self._view.killed_pairs())
+            own = self.own_kills.pairs
+            table, killed = killed_in(self._table(origin), own), self._view.killed_pairs() | own.keys()
+            self._fleet.swap(table, incomplete=incomplete, killed=killed)
             self._is_different, self._published = False, (origin, incomplete)
         is_newer = self._reported != self._view.applied
         # A fallback must not replace a snapshot of the cluster.

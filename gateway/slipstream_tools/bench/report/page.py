@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from itertools import count
@@ -13,13 +12,12 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from slipstream_tools.bench.arrivals import PER_SECOND
-from slipstream_tools.bench.formats import percent, ratio, seconds
+from slipstream_tools.bench.formats import percent, ratio
 from slipstream_tools.bench.report.comparisons import cost, heat_maps, latency, quality, routing, speed_up
 from slipstream_tools.bench.report.speculation import acceptance, break_even, forecast
-from slipstream_tools.bench.report.view import Block, View, palette, views
+from slipstream_tools.bench.report.view import FEW, Block, View, palette, views
 from slipstream_tools.bench.results import Row
-from slipstream_tools.bench.summary import PLAIN, ROUTED, ClassVerdict, Run, Summary
+from slipstream_tools.bench.summary import PLAIN, ROUTED, ClassVerdict, Comparison, Run, Summary
 from slipstream_tools.bench.tables import Table
 
 REPORT_FILE = "report.html"
@@ -31,8 +29,9 @@ _VERDICTS = {
 }
 
 
-def write_report(summary: Summary, rows: Sequence[Row], path: Path) -> None:
-    """Write the page for `summary` and the measured `rows` it was made of, in the order they ran. Raises `OSError`.
+def write_report(summary: Summary, rows: Sequence[Row], path: Path, *, command: str) -> None:
+    """Write the page for `summary` and the measured `rows` it was made of, in the order they ran; `command` runs the
+    same again. Raises `OSError`.
 
     Data is escaped, and a content security policy with the script's hash keeps anything else from running.
     """
@@ -49,7 +48,7 @@ def write_report(summary: Summary, rows: Sequence[Row], path: Path) -> None:
         classes=list(dict.fromkeys(cell.name for cell in summary.cells if cell.length == "all")),
         palette=palette(summary.run.modes),
         settings=_settings(summary.run),
-        command=_command(summary.run),
+        command=command,
         style=Markup(files(__package__).joinpath("report.css").read_text("utf-8")),  # nosec B704 # a file of ours
         script=Markup(script),  # nosec B704 # a file of ours
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -75,23 +74,37 @@ def _sections(view: View) -> Iterator[tuple[str, str, Iterable[Block]]]:
 
 
 def headline(view: View) -> Iterator[tuple[str, str, str]]:
-    """Up to four tiles: a figure in large type, its name, and a detail."""
+    """Up to four tiles: a figure in large type, its name, and a detail. The figures and intervals are those of the
+    tables below. With few requests there are none: chance would decide what they say."""
     whole, oracle = view.whole, view.oracle
     mode = ROUTED if ROUTED in whole else str(view.speculative)
-    if PLAIN in whole and mode in whole:
-        compared, plain, other = whole[mode].compared, whole[PLAIN].figures.e2e_s, whole[mode].figures.e2e_s
-        if found := compared.speed_up:
-            yield (ratio(found.estimate), f"faster on average: {mode} over plain",
-                   f"95 % interval {ratio(found.low)} to {ratio(found.high)}")  # fmt: skip
-        if (found := compared.p95_reduction) and plain and other:
-            word = "lower" if found.estimate >= 0 else "higher"
-            yield (percent(abs(found.estimate), 0), f"{word} p95 of E2E: {mode}",
-                   f"{seconds(plain.p95)} plain, {seconds(other.p95)} {mode}")  # fmt: skip
+    compared = whole[mode].compared if mode in whole and PLAIN in whole else Comparison()
+    if not compared.requests:
+        return
+    if compared.requests < (least := view.summary.thresholds.min_samples):
+        yield (
+            f"{compared.requests} of {least}",
+            "requests: too few for a figure",
+            "see the tables for what was measured",
+        )
+        return
+    if found := compared.speed_up:
+        yield (
+            ratio(found.estimate),
+            f"faster on average: {mode} over plain",
+            f"95 % interval {ratio(found.low)} to {ratio(found.high)}",
+        )
+    if (found := compared.p95_reduction) and compared.requests >= FEW:
+        yield (
+            percent(found.estimate),
+            f"p95 reduction of E2E: {mode}",
+            f"95 % interval {percent(found.low)} to {percent(found.high)}",
+        )
     if oracle is not None and oracle.captured is not None:
         first = f"first {oracle.first_requests} requests"
         later = f"{percent(oracle.captured_warm)} after the {first}"
         detail = f"over its {first}" if oracle.captured_warm is None else later
-        yield percent(oracle.captured, 0), "of the oracle's saving captured", detail
+        yield percent(oracle.captured), "share of the oracle's saving, all requests", detail
     answers = sum(entry.compared.parity_compared for entry in whole.values())
     if answers:
         equal = sum(entry.compared.parity_equal for entry in whole.values())
@@ -114,24 +127,3 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{arm} {price:g} per GPU-hour" for arm, price in value.items()) or "none given"
     return (", ".join(str(one) for one in value) or "as served") if isinstance(value, tuple) else str(value)
-
-
-def _load_options(run: Run) -> Iterator[str]:
-    closed = [str(load) for load in run.concurrency if isinstance(load, int)]
-    opened = [load.removesuffix(PER_SECOND) for load in run.concurrency if isinstance(load, str)]
-    if closed:
-        yield from ("--concurrency", ",".join(closed))
-    if opened:
-        yield from ("--arrivals", ",".join(opened))
-
-
-def _command(run: Run) -> str:
-    """The command of the run. The results name a manifest without its folder."""
-    where = ("--url", run.system) if "://" in run.system else ("-f", run.system.rpartition("@")[0] or run.system)
-    words = [
-        *("slipstream", "bench", *where, "--requests", run.source, "--modes", ",".join(run.modes)),
-        *_load_options(run),
-        *("--rounds", str(run.rounds), "--seed", str(run.seed)),
-        *(("--drafts", ",".join(run.drafts)) if run.drafts else ()),
-    ]
-    return shlex.join(words)

@@ -130,7 +130,7 @@ def _long_enough(secret: bytes, where: str) -> bytes:
 
 def check_keys(table: RoutingTable) -> None:
     """Raises `ManifestError` for a variable whose API key cannot be sent. It need not be set."""
-    for pair in {route.pair.metadata.key: route.pair for route in table.routes.values()}.values():
+    for pair in {route.key: route.pair for route in table.routes.values()}.values():
         for use in key_uses(pair):
             try:
                 secret(use.variable)

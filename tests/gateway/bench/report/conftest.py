@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from slipstream_tools.bench.report import write_report
 
-from tests.gateway.bench.report.recorded_run import make_rows, make_summary
+from tests.gateway.bench.report.recorded_run import AGAIN, make_rows, make_summary
 from tests.support.browser import chromium
 
 
@@ -19,7 +19,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a run at two loads."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     rows = make_rows(concurrency=(1, 8))
-    write_report(make_summary(rows), rows, path)
+    write_report(make_summary(rows), rows, path, command=AGAIN)
     return path
 
 

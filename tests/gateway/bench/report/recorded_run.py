@@ -14,6 +14,7 @@ CLASSES = ("summary", "label")
 WORK = {"summary": (200, 0.010, 0.005, 0.9), "label": (5, 0.010, 0.016, 0.25)}
 TTFT_S = {"plain": 0.050, "speculative": 0.060, "routed": 0.050}
 DRAFT_LENGTH = 4
+AGAIN = "slipstream bench --requests calls.jsonl"
 
 
 def make_rows(

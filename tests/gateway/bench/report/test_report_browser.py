@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from slipstream_tools.bench.report import write_report
 
-from tests.gateway.bench.report.recorded_run import make_rows, make_summary
+from tests.gateway.bench.report.recorded_run import AGAIN, make_rows, make_summary
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -186,7 +186,7 @@ def test_every_plot_has_a_title_a_description_and_unique_ids(report: Path, open_
 
 def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path, open_page: OpenPage) -> None:
     path, rows = tmp_path / "report.html", make_rows(classes=HOSTILE)
-    write_report(make_summary(rows, source="</script><script>alert(3)</script>.jsonl"), rows, path)
+    write_report(make_summary(rows, source="</script><script>alert(3)</script>.jsonl"), rows, path, command=AGAIN)
     page, seen = open_page(path)
     page.wait_for_load_state("networkidle")
     assert seen.dialogs == seen.console == seen.errors == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +21,7 @@ from slipstream_tools.bench.report.vega import COUNT, axis
 from slipstream_tools.bench.report.view import views
 from slipstream_tools.bench.summary import BreakEven
 
-from tests.gateway.bench.report.recorded_run import make_rows, make_summary
+from tests.gateway.bench.report.recorded_run import AGAIN, make_rows, make_summary
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1.2, 1e9))
@@ -45,7 +47,7 @@ def test_any_text_survives_as_text_and_as_an_attribute(tmp_path: Path) -> None:
 
     names = ("a & b", "<b>bold</b>", "{{ 7 * 7 }}", "\"quoted'", "]]> -->")
     rows = make_rows(classes=names, requests=50, modes=("plain", "speculative"))
-    write_report(make_summary(rows), rows, tmp_path / "report.html")
+    write_report(make_summary(rows), rows, tmp_path / "report.html", command=AGAIN)
     reader = Reader()
     reader.feed((tmp_path / "report.html").read_text())
     assert reader.texts >= set(names)
@@ -106,7 +108,7 @@ def test_the_running_sums_end_at_what_routing_and_the_oracle_saved(others: tuple
 @pytest.mark.parametrize("modes", [("plain",), ("speculative",), ("plain", "routed"), ("speculative", "routed")])
 def test_a_run_without_some_mode_still_has_a_page(modes: tuple[str, ...], tmp_path: Path) -> None:
     rows = make_rows(modes=modes)
-    write_report(make_summary(rows, price=None), rows, tmp_path / "report.html")
+    write_report(make_summary(rows, price=None), rows, tmp_path / "report.html", command=AGAIN)
     text = (tmp_path / "report.html").read_text()
     assert "No price per GPU-hour is known" in text
     assert "Settings, and how to run it again" in text
@@ -114,7 +116,7 @@ def test_a_run_without_some_mode_still_has_a_page(modes: tuple[str, ...], tmp_pa
 
 def test_a_run_in_which_everything_failed_still_has_a_page(tmp_path: Path) -> None:
     rows = make_rows(requests=4, error="refused: model is gone")
-    write_report(make_summary(rows), rows, tmp_path / "report.html")
+    write_report(make_summary(rows), rows, tmp_path / "report.html", command=AGAIN)
     page = (tmp_path / "report.html").read_text()
     assert "answers failed and are left out; the first: plain, " in page
     assert "refused: model is gone" not in page  # the server's own words may quote what was asked
@@ -122,8 +124,43 @@ def test_a_run_in_which_everything_failed_still_has_a_page(tmp_path: Path) -> No
 
 def test_the_page_holds_no_prompt_and_names_no_address(tmp_path: Path) -> None:
     rows = make_rows(prompt="My secret is 4711-ABRAXAS")
-    write_report(make_summary(rows), rows, tmp_path / "report.html")
+    write_report(make_summary(rows), rows, tmp_path / "report.html", command=AGAIN)
     text = (tmp_path / "report.html").read_text()
     assert "ABRAXAS" not in text
     assert "http://" not in text
     assert "https://" not in text
+
+
+def text_of(page: Path) -> str:
+    """The words of a page, without its charts."""
+    text = re.sub(r"<svg.*?</svg>|<script.*?</script>|<style.*?</style>", "", page.read_text(), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+def tiles_of(page: Path) -> list[tuple[str, str, str]]:
+    return re.findall(
+        r'<div class="tile"><b>(.*?)</b><span>(.*?)</span><small>(.*?)</small>', html.unescape(page.read_text())
+    )
+
+
+@pytest.mark.parametrize("requests", [40, 120])
+def test_each_tile_has_the_figure_and_the_interval_of_the_tables(tmp_path: Path, requests: int) -> None:
+    rows = make_rows(requests=requests)
+    write_report(make_summary(rows), rows, tmp_path / "report.html", command=AGAIN)
+    text, tiles = text_of(tmp_path / "report.html"), tiles_of(tmp_path / "report.html")
+    names = [name.partition(":")[0] for _, name, _ in tiles]
+    reliable = ["p95 reduction of E2E"] if requests >= 100 else []  # below, a p95 is one of five values
+    assert names[:-2] == ["faster on average", *reliable]
+    for figure, _, detail in tiles[:-2]:
+        assert f"{figure} ({detail.removeprefix('95 % interval ')})" in text
+    captured, name, _ = tiles[-2]
+    assert f"{name} {captured}" in text
+    faster, _, detail = tiles[0]
+    assert f"mean E2E, plain ÷ routed {faster} ({detail.removeprefix('95 % interval ')})" in text
+
+
+def test_few_requests_have_no_figure_in_large_type(tmp_path: Path) -> None:
+    rows = make_rows(requests=10)
+    write_report(make_summary(rows), rows, tmp_path / "report.html", command=AGAIN)
+    [(figure, name, _)] = tiles_of(tmp_path / "report.html")
+    assert (figure, name) == ("10 of 30", "requests: too few for a figure")

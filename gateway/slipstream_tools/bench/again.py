@@ -1,0 +1,78 @@
+"""The command that runs a bench again, as its report shows it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+
+from slipstream_tools.bench.arrivals import PER_SECOND
+from slipstream_tools.bench.options import BenchOptions
+
+_OPTIONS = {
+    "api_key_env": "--api-key-env",
+    "model": "--model",
+    "requests": "--requests",
+    "limit": "--limit",
+    "drafts": "--drafts",
+    "classifier": "--classifier",
+    "load_timeout_s": "--load-timeout",
+    "dtype": "--dtype",
+    "concurrency": "--concurrency",
+    "rounds": "--rounds",
+    "warmup": "--warmup",
+    "seed": "--seed",
+    "timeout_s": "--timeout",
+    "price": "--price",
+    "price_speculative": "--price-speculative",
+    "p95_reduction": "--p95-reduction",
+    "quality_loss": "--quality-loss",
+    "cost_increase": "--cost-increase",
+    "min_samples": "--min-samples",
+}
+"""The option of each field that is written as it is."""
+_ALWAYS = {"requests", "rounds", "seed"}
+
+
+def command_again(options: BenchOptions) -> str:
+    """A command line with the same settings, for the folder in which the run was started. It writes into a folder of
+    its own: in the same one, nothing would be left to run."""
+    return shlex.join(["slipstream", "bench", *_words(options)])
+
+
+def _words(options: BenchOptions) -> Iterator[str]:
+    yield from _system(options)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(BenchOptions)}
+    for name, option in _OPTIONS.items():
+        value = getattr(options, name)
+        if name in _ALWAYS or value != defaults[name]:
+            yield from (option, _text(value))
+    yield from ("--modes", ",".join(mode.name for mode in options.modes))
+    if options.arrivals:
+        yield from ("--arrivals", ",".join(one.name.removesuffix(PER_SECOND) for one in options.arrivals))
+    for expectation in options.expect:
+        yield from ("--expect", expectation)
+    yield from ("--out", f"{options.out}-again")
+
+
+def _system(options: BenchOptions) -> Iterator[str]:
+    """The suite and the servers, without user name and password."""
+    if options.suite is not None:
+        yield from ("--suite", options.suite)
+        if options.manifest == EMBEDDED_MANIFEST.parent / f"{options.manifest.stem.removesuffix('-vllm')}-vllm.yaml":
+            yield from ("--engine", "vllm")
+    if options.url is not None:
+        yield from ("--url", re.sub(r"\A(\w+://)[^/?#]*@", r"\1", options.url))
+    elif options.manifest.parent != EMBEDDED_MANIFEST.parent:
+        yield from ("-f", str(options.manifest))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value) if isinstance(value, Path | str | int) else f"{value:g}"
