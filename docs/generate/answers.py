@@ -116,12 +116,17 @@ class Response(msgspec.Struct):
 
 
 class Model(msgspec.Struct):
-    """A model of the current manifest."""
+    """A model of the current manifest, in the form of vLLM's list. `root` is its name, `parent` the model of a LoRA
+    adapter. `max_model_len` is the maximum of prompt and answer in tokens: the smallest of the model's servers, null if
+    none of them reports it."""
 
     id: str
     object: Literal["model"]
     created: Count
     owned_by: str
+    root: str
+    parent: str | None
+    max_model_len: Count | None
 
 
 class ModelList(msgspec.Struct):
@@ -175,11 +180,11 @@ class Explained(msgspec.Struct):
 REQUEST_HEADERS = {
     "x-request-id": "The request's id, up to 128 printable ASCII characters. The answer returns it, and a hash of it "
     "assigns the request to hold-back and exploration. Without it, the gateway generates one.",
-    "x-slipstream-mode": "`auto` (the default), `speculative` or `plain`, where the policy allows clients to choose.",
-    "x-slipstream-draft-length": "The draft length to speculate with, where the policy allows clients to choose.",
+    "x-slipstream-mode": "`auto` (the default), `speculative` or `plain`.",
+    "x-slipstream-draft-length": "The draft length to speculate with.",
     "x-slipstream-capture": "`allow` or `deny`: whether the answer may be kept for training drafts, where the policy "
     "captures answers.",
-    "x-slipstream-learn": "`off` keeps the outcome out of the estimates, where the policy allows clients to choose.",
+    "x-slipstream-learn": "`off` keeps the outcome out of the estimates.",
     "x-request-timeout": "How many seconds the client waits (a decimal number). After them the answer is 504, and all "
     "work for the request is cancelled.",
     "traceparent": "W3C trace context: the request's span becomes its child.",
@@ -194,8 +199,9 @@ RESPONSE_HEADERS = {
     "x-slipstream-resumable": "On streams: whether another server can continue this stream if its server dies.",
     "x-slipstream-revision": "The new revision of the pair whose server answered. Only while it is compared with the "
     "serving one, and only for its answers.",
-    "x-slipstream-saving-ms": "The predicted saving of the best draft length; negative where speculation loses. Only "
-    "after a forecast.",
+    "x-slipstream-saving-ms": "The predicted saving of the best draft length; negative where speculation is predicted "
+    "to lose. With `speculation_may_pay`, only the saving's upper bound exceeds the margin. Only after a forecast, and "
+    "once an answer of these servers has been timed.",
     **{
         f"x-ratelimit-{kind}-{what}": f"{text} {what}, as OpenAI writes it. Only where the key has that limit."
         for what in ("requests", "tokens")

@@ -21,22 +21,23 @@ from slipstream_gateway.access.keyed_access import KeyUse
 from slipstream_gateway.admission import PairAdmission
 from slipstream_gateway.capture.channel import CaptureCount
 from slipstream_gateway.capture.frames import Result as CaptureResult
-from slipstream_gateway.conformance import CheckCount, ReplicaConformance
-from slipstream_gateway.conformance.verdict import Result as CheckResult
-from slipstream_gateway.conformance.verdict import Subject
 from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.fleet import ConfigurationStatus
+from slipstream_gateway.lossless.conformance import CheckCount, ReplicaConformance
+from slipstream_gateway.lossless.findings import Result as CheckResult
+from slipstream_gateway.lossless.findings import Subject
+from slipstream_gateway.lossless.parity import ParityCount
+from slipstream_gateway.lossless.withhold import SampledEvidence
+from slipstream_gateway.request.candidates import Result
 from slipstream_gateway.request.outcome import Outcome
-from slipstream_gateway.request.parity.sampled import SampledEvidence
-from slipstream_gateway.request.parity.scheduler import ParityCount
-from slipstream_gateway.request.resume import Result, ResumptionCount
+from slipstream_gateway.request.resume import ResumptionCount
 from slipstream_gateway.telemetry.areas import (
     observe_access,
+    observe_audit,
     observe_capture,
     observe_configuration,
     observe_conformance,
     observe_departures,
-    observe_estimates,
     observe_evidence,
     observe_failover,
     observe_parity,
@@ -47,8 +48,10 @@ from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.upstreams.base import Drafting, Usage
 from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
 from slipstream_operator.cluster.resources import Kind, resources
-from slipstream_operator.handlers.controller import Controller, ControllerSettings
+from slipstream_operator.handlers.controller import Controller
 from slipstream_operator.handlers.metrics import Metrics
+from slipstream_operator.settings import OperatorSettings
+from slipstream_operator.types import ServingDefaults
 
 PAIR, CLASS = "llm/acme", "code/long"
 _USAGE = Usage(prompt_tokens=9, output_tokens=20, drafted=15, accepted=12, steps=8, draft="support", engine_s=0.2)
@@ -83,9 +86,8 @@ def gateway_metrics() -> list[Metric]:
     telemetry.recorder.attempt_failed(server="grpc://triton:8001", error="UpstreamFailed")
     observe_store(telemetry.meter, StoreStatus)
     observe_configuration(telemetry.meter, lambda: ConfigurationStatus(origin="cluster"))
-    parity = ParityCount(pair=PAIR, request_class=CLASS, checked=2, mismatched=1, dropped={"failed": 1})
+    parity = ParityCount(pair=PAIR, request_class=CLASS, checked=2, mismatched=1, dropped={"failed": 1}, age_s=1.0)
     observe_parity(telemetry.meter, lambda: [parity])
-    observe_estimates(telemetry.meter, lambda: 1)
     observe_evidence(telemetry.meter, lambda: [(PAIR, _evidence())])
     _observe_areas(telemetry)
     families = list(openmetrics(telemetry.openmetrics().decode()))
@@ -97,6 +99,7 @@ def _observe_areas(telemetry: Telemetry) -> None:
     """What areas of the gateway register for themselves."""
     resumption = ResumptionCount(pair=PAIR, request_class=CLASS, cause="stalled", result=Result.RESUMED, count=1)
     observe_failover(telemetry.meter, lambda: [resumption])
+    observe_audit(telemetry.meter, lambda: 1, lambda: 1)
     observe_departures(telemetry.meter, lambda: 1)
     use = KeyUse()
     access = AccessStatus(keys=1, denied={"forbidden": 1}, used={"key": use}, decided={"redis": 1}, shared=True)
@@ -132,7 +135,6 @@ def _observe_overload(telemetry: Telemetry) -> None:
         queued=1,
         pressure=0.5,
         latency_ratio=1.0,
-        expected_wait_s=0.1,
         waited=1,
         waited_s=0.1,
         refused={"queue_full": 1},
@@ -150,8 +152,7 @@ def _observe_overload(telemetry: Telemetry) -> None:
     )
     server = SimpleNamespace(upstream=SimpleNamespace(drafting=Drafting(longest=4)))
     pool = SimpleNamespace(states=lambda: (replica,), replicas=(server,))
-    pair = SimpleNamespace(metadata=SimpleNamespace(key=PAIR))
-    served = SimpleNamespace(route=SimpleNamespace(pair=pair), plain=pool, speculative=pool, fallback=None)
+    served = SimpleNamespace(route=SimpleNamespace(key=PAIR), plain=pool, speculative=pool, fallback=None)
     moment: Any = SimpleNamespace(
         snapshot=lambda: (gate,),
         spent=1,
@@ -187,9 +188,8 @@ def _controller(metrics: Metrics) -> Controller:
     return Controller(
         client=never,
         resources=resources(),
-        settings=ControllerSettings(),
-        decide_pair=never,
-        decide_policy=never,
+        settings=OperatorSettings(),
+        defaults=ServingDefaults(),
         evidence=never,
         fed=set(),
         metrics=metrics,

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from slipstream_core.errors import RequestCode
 
 from docs.generate.answers import REQUEST_HEADERS, RESPONSE_HEADERS
 from docs.generate.markdown import page, table
 from docs.generate.openapi import document
 
 _USAGE = """\
-`usage.completion_tokens_details` has OpenAI's own `accepted_prediction_tokens` and `rejected_prediction_tokens`.
-`usage.slipstream` has the seed, the draft length, the target's steps, and where drafts were rejected. Both are in
-answers of Triton, and of vLLM with the plugin."""
+Answers of Triton, and of vLLM with the plugin, have OpenAI's `accepted_prediction_tokens` and
+`rejected_prediction_tokens` in `usage.completion_tokens_details`, and `usage.slipstream`:
+
+| field | content |
+|---|---|
+| `seed`, `draft_length` | those of the answer; `seed` is null if the server chose it |
+| `target_steps` | passes of the target after the prompt's |
+| `rejected_at` | passes that first rejected a draft token at each position |
+| `engine_seconds` | the engine's time that the answer took ([cost](../rollback.md#cost)) |
+| `draft` | name of the draft, where the engine has several |
+| `resumed` | a cause for each continuation on another server |
+
+Unknown counts are null. vLLM counts one sequence only: an answer with `n` above 1 has no counts, and the gateway
+learns no acceptance from it."""
 
 _SEEDS = """\
 A request without `seed`, or with `"seed": -1`, gets a random one, and `usage.slipstream.seed` returns it. With `n`
@@ -22,12 +35,24 @@ seed gets the same text.
 `system_fingerprint` identifies all that determines an answer besides the request: the target's weights, tokenizer,
 number format and device, and the sampling rule. **Two requests with equal bodies, equal seeds and equal fingerprints
 get the same tokens**, greedy or sampled, whatever the arm, the draft length, the load, a kill switch or a resumption.
-In bfloat16 and float16, rounding differs between batches, so that a few tokens per 10,000 differ: see [One seed, one
-answer](../decisions/seed-equality.md).
+In bfloat16 and float16, [a few tokens per 10,000](../decisions/seed-equality.md) differ by rounding.
 
 The fingerprint is null if the server does not promise this, or while the gateway has not read the server's facts yet.
 A vLLM server writes its own `system_fingerprint`, which the gateway forwards; `usage.slipstream.seed` is then the
-client's seed, or null. [vLLM](../howto/vllm.md#seeds) has what a seed means there."""
+seed that the server got, the client's or the gateway's, or null: [seeds of vLLM](../vllm-plugin.md#seeds)."""
+
+_CODES_INTRODUCTION = """\
+Errors about one field of the request have the field in `param`, such as `messages[0].role`, and one of OpenAI's codes
+in `code`. Bodies that are not JSON have neither. A name that is no parameter of OpenAI's or vLLM's is forwarded to
+OpenAI-compatible servers; Slipstream's engine refuses it, and the message suggests a similar name."""
+_CODES: Mapping[RequestCode, str] = {
+    RequestCode.TYPE: "The value has the wrong JSON type. `3.0` counts as an integer.",
+    RequestCode.VALUE: "The value has the right type and is not allowed.",
+    RequestCode.CONTEXT_LENGTH: "Prompt and answer do not fit the model's context.",
+    RequestCode.UNKNOWN: "No known server has a parameter of this name.",
+    RequestCode.UNSUPPORTED: "No server of the model has the parameter.",
+    RequestCode.UNSUPPORTED_VALUE: "No server of the model supports this value of the parameter.",
+}
 
 
 def http() -> str:
@@ -35,13 +60,13 @@ def http() -> str:
     return page(
         "HTTP interface",
         "[openapi.json](openapi.json) describes the same interface for programs (OpenAPI 3.1).",
-        table(("Path", "What it does", "Answers"), _paths(described)),
+        table(("Path", "What it does"), _paths(described)),
         "## Request headers",
         "The policy must set `allowClientMode` for `x-slipstream-mode`, `x-slipstream-draft-length` and "
         "`x-slipstream-learn`; without it they are ignored. A malformed value gets 400 in either case.",
         table(("Header", "Meaning"), [(f"`{name}`", text) for name, text in REQUEST_HEADERS.items()]),
         "## Response headers",
-        table(("Header", "Meaning"), [(f"`{name}`", text) for name, text in RESPONSE_HEADERS.items()]),
+        table(("Header", "Meaning"), _response_headers()),
         "## Usage",
         _USAGE,
         "## Seeds",
@@ -52,14 +77,27 @@ def http() -> str:
         "## Errors",
         'Always `{"error": {"message", "type", "param", "code"}}`; in a stream, as its last event.',
         table(("Status", "When"), _errors(described)),
+        _CODES_INTRODUCTION,
+        table(("`code`", "When"), [(f"`{code}`", text) for code, text in _CODES.items()]),
+        f"Others are named for their cause: {', '.join(f'`{code}`' for code in RequestCode if code not in _CODES)}.",
     )
 
 
-def _paths(described: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _paths(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for path, operations in described["paths"].items():
         for method in ("get", "post"):
             if found := operations.get(method):
-                yield f"`{method.upper()} {path}`", found["summary"], ", ".join(found["responses"])
+                yield f"`{method.upper()} {path}`", found["summary"]
+
+
+def _response_headers() -> Iterator[tuple[str, str]]:
+    """One row for the six headers of limits."""
+    for name, text in RESPONSE_HEADERS.items():
+        if name == "x-ratelimit-limit-requests":
+            limits = "`x-ratelimit-limit-requests`, `-remaining-requests`, `-reset-requests`; the same with `-tokens`"
+            yield limits, "The key's limit per minute, its rest, and the time until all of it is available again."
+        elif not name.startswith("x-ratelimit-"):
+            yield f"`{name}`", text
 
 
 def _fields(schemas: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -72,7 +110,8 @@ def _fields(schemas: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
         low = next((kind["minimum"] for kind in kinds if "minimum" in kind), None)
         high = next((kind["maximum"] for kind in kinds if "maximum" in kind), None)
-        yield f"`{name}`", "" if low is None else f"{low} to {high}", field.get("description", "")
+        bounds = "" if low is None else f"at least {low}" if high is None else f"{low} to {high}"
+        yield f"`{name}`", bounds, field.get("description", "")
 
 
 def _errors(described: dict[str, Any]) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ def page(title: str, introduction: str, *parts: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [_line(head), _line(["---"] * len(head)), *(_line(row) for row in rows)]
+    lines = [_line(head), "|---" * len(head) + "|", *(_line(row) for row in rows)]
     return "\n".join(lines)
 
 

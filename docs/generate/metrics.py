@@ -9,17 +9,17 @@ from prometheus_client import Metric
 from docs.generate.exposed import gateway_metrics, operator_metrics
 from docs.generate.markdown import page, table
 
-_HEAD = ("Metric", "Type", "Labels", "Meaning")
+_HEAD = ("Metric", "Labels", "Meaning")
 _HIDDEN = {"le"}
 
 
 def metrics() -> str:
     return page(
         "Metrics",
-        "`/metrics` has Prometheus' text format, or OpenMetrics with exemplars if the scraper asks for it, as "
-        "Prometheus does. Exemplars link to traces. By OTLP, metrics have OpenTelemetry's names, with dots. Label "
-        "values are from closed sets or from the manifest, so no client can add a series. The `gen_ai_*` metrics "
-        "follow OpenTelemetry's conventions for generative AI.",
+        "Names of counters end in `_total`; the others are gauges and histograms. By OTLP, metrics have "
+        "OpenTelemetry's names, with dots. Label values are from closed sets or the manifest, so no client can add "
+        "a series. The `gen_ai_*` metrics follow OpenTelemetry's conventions for generative AI. [Dashboards and alerts]"
+        "(../howto/monitoring.md) has formats and exemplars.",
         "## Gateway",
         _rows(gateway_metrics()),
         "## Operator",
@@ -29,10 +29,13 @@ def metrics() -> str:
 
 
 def _rows(families: Iterable[Metric]) -> str:
-    return table(_HEAD, [_row(family) for family in sorted(families, key=lambda family: family.name)])
+    """All but the times of creation, which the Prometheus client adds to each metric."""
+    found = [family for family in families if not family.name.endswith("_created")]
+    return table(_HEAD, [_row(family) for family in sorted(found, key=lambda family: family.name)])
 
 
-def _row(family: Metric) -> tuple[str, str, str, str]:
+def _row(family: Metric) -> tuple[str, str, str]:
     name = family.name + ("_total" if family.type == "counter" else "")
     labels = sorted({label for sample in family.samples for label in sample.labels} - _HIDDEN)
-    return f"`{name}`", family.type, ", ".join(f"`{label}`" for label in labels), family.documentation
+    kind = "Histogram. " if family.type == "histogram" else ""
+    return f"`{name}`", ", ".join(f"`{label}`" for label in labels), kind + family.documentation

@@ -15,7 +15,8 @@ from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
 from slipstream_core.types import Mode
 from slipstream_gateway.api import parse, responses
 from slipstream_gateway.api.body import WireBody, WireResponsesBody
-from slipstream_gateway.api.features import MAX_CHOICES, MAX_STOP_STRINGS, MAX_TOKENS, NO_EFFECT
+from slipstream_gateway.api.features import MAX_CHOICES, MAX_TOKENS, NO_EFFECT
+from slipstream_gateway.api.parse import COMPLETION_MAX_TOKENS
 
 from docs.generate import answers
 
@@ -42,33 +43,35 @@ _BOUNDS: Mapping[str, Schema] = {
     "max_tokens": _TOKEN_COUNT,
     "max_completion_tokens": _TOKEN_COUNT,
     "max_output_tokens": _TOKEN_COUNT,
-    "temperature": {"minimum": 0, "maximum": 2},
+    "temperature": {"minimum": 0},
     "top_p": {"minimum": 0, "maximum": 1},
     "top_k": {"minimum": -1, "maximum": MAX_TOKENS},
     "seed": {"minimum": -(2**63), "maximum": 2**63 - 1},
     "n": {"minimum": 1, "maximum": MAX_CHOICES},
     "best_of": {"minimum": 1, "maximum": MAX_CHOICES},
 }
+_BOUNDED = "Maximum: that of the servers, or of `requestBounds`."
 _DESCRIPTIONS: Mapping[str, str] = {
     "model": "The model's name in the manifest: see `/v1/models`.",
     "messages": "The conversation. Parts other than text need an upstream that supports them.",
-    "prompt": "Text, or token ids. Several prompts need an upstream that supports them.",
+    "prompt": f"Text, or token ids, or a list of them. {_BOUNDED}",
     "input": "Text, or items: messages, tool calls and their results, and other items of the server. Optional if the "
     "request has `prompt`, `previous_response_id` or `conversation`.",
     "instructions": "The system message.",
-    "max_output_tokens": "The maximum of tokens of the answer.",
+    "max_output_tokens": "The maximum of tokens of the answer. Default: the answer ends at the model's context.",
     "text": "`format` sets the format of the answer: `text`, `json_object` or `json_schema`.",
     "include": "Additional parts of the answer, such as `message.output_text.logprobs`.",
     "background": "Must be false: the gateway stores no responses.",
     "stream": "Server-sent events instead of one JSON document.",
     "stream_options": "Only with `stream`.",
     "max_tokens": "The old name of `max_completion_tokens`. Give one of them, or equal values.",
-    "max_completion_tokens": "The maximum of tokens of the answer.",
-    "temperature": "0 is greedy.",
+    "max_completion_tokens": f"The maximum of tokens of the answer. Default: {COMPLETION_MAX_TOKENS} for a text "
+    "completion, as in OpenAI's reference; a chat ends at the model's context.",
+    "temperature": f"0 is greedy. {_BOUNDED}",
     "top_k": "0 and -1 turn it off.",
     "seed": "The same seed gives the same answer from servers with the same `system_fingerprint`.",
-    "stop": f"Up to {MAX_STOP_STRINGS} texts that end the answer. The answer does not contain them.",
-    "n": f"The number of choices of each prompt. All prompts together have at most {MAX_CHOICES}.",
+    "stop": f"Texts that end the answer. The answer does not contain them. {_BOUNDED}",
+    "n": f"The number of choices of each prompt. {_BOUNDED}",
     "best_of": "The number of answers to generate per prompt, for upstreams that return the best `n` of them.",
 }
 _OTHERS = (
@@ -320,7 +323,7 @@ def _property(name: str, schema: Schema, *, null: bool) -> Schema:
 
 def _stop_bounds(kind: Schema) -> Schema:
     if kind.get("type") == "array":
-        return {"maxItems": MAX_STOP_STRINGS, "items": {"type": "string", "minLength": 1}}
+        return {"items": {"type": "string", "minLength": 1}}
     return {"minLength": 1} if kind.get("type") == "string" else {}
 
 

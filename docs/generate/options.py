@@ -9,34 +9,59 @@ from slipstream_tools import cli
 
 from docs.generate.markdown import page, table
 
+_HEAD = ("Option", "What it does")
+_PROCESSES = {"up", "gateway", "extproc", "operator"}
+_PAGES = {
+    "kill": ("Stop speculation at once", "../howto/kill.md"),
+    "keys": ("Keys, limits and budgets", "../access.md"),
+    "train": ("The classifier", "../classifier.md"),
+    "bench": ("Measure your own traffic", "../bench.md"),
+    "replay": ("Replay", "../bench.md#replay"),
+    "drafts": ("Train a draft on your own traffic", "../howto/drafts.md"),
+}
+
 
 def options() -> str:
     parts, seen = [], dict[tuple[str, ...], str]()
     for name, parser in cli.parsers().items():
-        found = tuple(_parts(parser))
+        found = tuple(_described(parser) if name in _PROCESSES else _listed(parser))
         first = seen.setdefault(found, name)
         if first != name:
             found = (f"The options are those of [`slipstream {first}`](#slipstream-{first}).",)
-        parts += [f"## `slipstream {name}`", parser.description or "", *found]
+        described = f" [{_PAGES[name][0]}]({_PAGES[name][1]})." if name in _PAGES else ""
+        parts += [f"## `slipstream {name}`", (parser.description or "") + described, *found]
     return page(
         "Command line and settings",
-        "One command, `slipstream`, with sub-commands. What a gateway does with requests is the manifest's business; "
-        "these options say how it runs. Environment variables are named where they count.",
+        "Options of `slipstream` set how a process runs. The [manifest](resources.md) sets what a gateway does with "
+        "requests. Options of tools are listed by name: their `--help`, and the linked page, describe them.",
         *parts,
     )
 
 
-def _parts(parser: argparse.ArgumentParser) -> Iterable[str]:
-    """Its options by group; sub-commands of its own follow, one heading below."""
-    for group in parser._action_groups:
-        rows = [_row(action) for action in group._group_actions if _is_shown(action)]
-        if rows:
-            yield table(("Option", "What it does"), rows)
+def _described(parser: argparse.ArgumentParser) -> Iterable[str]:
+    yield table(_HEAD, _rows(parser))
+
+
+def _listed(parser: argparse.ArgumentParser) -> Iterable[str]:
+    """The names of its options; those of its sub-commands one line each, without the options that precede them."""
+    if names := ", ".join(option for option, _ in _rows(parser)):
+        yield f"{names}."
+    lines, above = [], set[str]()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
-                yield f"### `{below.prog}`" if below.prog.endswith(name) else f"### `{name}`"
-                yield from _parts(below)
+                names_below = [option for option, _ in _rows(below)]
+                more = [option for option in names_below if option not in above]
+                above.update(names_below)
+                lines.append(f"- `{name}`: {', '.join(more) or 'those above'}")
+    if lines:
+        yield "A sub-command also has the options of earlier ones that apply to it:"
+        yield "\n".join(lines)
+
+
+def _rows(parser: argparse.ArgumentParser) -> Iterable[tuple[str, str]]:
+    for group in parser._action_groups:
+        yield from (_row(action) for action in group._group_actions if _is_shown(action))
 
 
 def _is_shown(action: argparse.Action) -> bool:

@@ -35,13 +35,24 @@ _SENTENCES = {
     Reason.RARE_TOKENS: ("plain", "The expected answer has many rare tokens, which drafts rarely predict."),
     Reason.HOT_SAMPLING: ("plain", "The temperature is above the policy's limit: drafts are rejected too often."),
     Reason.LONG_CONTEXT: ("plain", "The prompt is longer than the policy's limit."),
-    Reason.BREAK_EVEN: ("plain", "The predicted saving of the best draft length is not above the margin."),
+    Reason.BREAK_EVEN: (
+        "plain",
+        "The predicted saving of the best draft length is not above the margin; with `cautious`, its lower bound.",
+    ),
     Reason.COST: ("plain", "Speculation would be faster, but would cost more than the policy allows."),
     Reason.PRESSURE: ("plain", "The servers are under pressure: speculation stops before requests have to wait."),
     Reason.ROLLOUT: ("control", "The request would speculate, but is outside the share of this rollout step."),
     Reason.HOLD_BACK: ("control", "The request would speculate, but is held back as the control."),
     Reason.EXPLORATION: ("speculative", "Too little is known about the saving: a small share speculates to learn."),
-    Reason.SPECULATION_PAYS: ("speculative", "The predicted saving is above the margin."),
+    Reason.SPECULATION_PAYS: (
+        "speculative",
+        "The predicted saving is above the margin, or the policy decides by rules and none forbids speculation.",
+    ),
+    Reason.SPECULATION_MAY_PAY: (
+        "speculative",
+        "The predicted saving is not above the margin, but its upper bound is, and the servers end drafts that do not "
+        "pay.",
+    ),
 }
 
 
@@ -86,7 +97,7 @@ _STEPS = (
     ("Is the request held back for comparison?", (Reason.HOLD_BACK,)),
     (
         "No rule applies: the request speculates.",
-        (Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED, Reason.EXPLORATION),
+        (Reason.SPECULATION_PAYS, Reason.SPECULATION_MAY_PAY, Reason.CLASS_ENABLED, Reason.EXPLORATION),
     ),
 )
 
@@ -100,42 +111,19 @@ saving = L · (TPOT_plain(load) − step(γ, load) / E(β, γ)) − (TTFT_specul
 L is the expected output length, β the expected acceptance, E the tokens that one step yields, and step(γ, load) the
 time of one step. The draft length with the largest saving is used. If the servers choose the draft
 tokens of each step themselves, a greedy request gets the longest permitted draft length as a maximum instead,
-and a saving that is merely possible counts as well, except for a short answer.
+and a saving that is merely possible counts as well, except for a short answer: the reason is then
+`speculation_may_pay`.
 
-The estimates come from past requests. They are kept per *fingerprint*: model, API key, system prompt, class, kind
-of temperature, tools and response format. In the system prompt, ids, numbers and names are masked. While data is
-thin, an estimate is shrunk towards that of the class, the pair and a prior. Step times are learnt per load,
-separately for speculating and plain batches, so a busy server gets shorter drafts, then none. Before anything is
-measured, a [classifier](../classifier.md) predicts the task, the length and the share of rare tokens."""
+Before an answer of at least eight steps has been timed, only ratios are known: the saving is a share of the plain
+answer's time, `saving_s` is null, and the header `x-slipstream-saving-ms` is missing.
 
-_FIELDS = (
-    (
-        "`decision`",
-        "`expected`: the mean saving counts. `cautious`: its lower confidence bound counts. `rules`: thresholds alone "
-        "decide.",
-    ),
-    (
-        "`explorationShare` (5 %)",
-        "This share of the requests whose saving is uncertain but may exceed the margin speculates anyway.",
-    ),
-    ("`holdBackShare` (2 %)", "This share of the requests that would speculate decodes plainly, as the control."),
-    (
-        "`parityShare` (1 %)",
-        "This share of the speculative answers is compared with a plain answer when servers are idle: token by token; "
-        "sampled ones of servers that do not promise equal answers for equal seeds by their likelihood.",
-    ),
-)
-
-_EVIDENCE = """\
-The comparison of speculative and held-back requests of a class is a permanent experiment. `GET /v1/evidence` and
-`/metrics` have the differences in TTFT, TPOT, latency and cost with 95 % intervals."""
+[When speculation pays](../when-it-pays.md#which-requests-an-estimate-uses) has the origin of the estimates, the
+[manifest](resources.md) the policy's `decision`, `margin` and shares."""
 
 _LOSSLESS = """\
 Speculation never changes an answer. With Slipstream's engine, and with vLLM under acceptance by equality and a seed,
-the answer has the tokens of plain decoding, greedy or sampled: see [One seed, one
-answer](../decisions/seed-equality.md). Elsewhere a sampled answer has the target's own distribution. The last bit of
-a product depends on its number of rows, on any engine, so two nearly equal tokens can change places; in half
-precision more often than in float32."""
+the answer has [the tokens of plain decoding](../decisions/seed-equality.md), greedy or sampled, up to rounding.
+Elsewhere a sampled answer has the target's own distribution."""
 
 
 def reasons() -> str:
@@ -151,8 +139,6 @@ def reasons() -> str:
         table(("Step", "Question", "Reasons"), _steps()),
         "## The predicted saving",
         _SAVING,
-        table(("Field of the policy", "Effect"), _FIELDS),
-        _EVIDENCE,
         "## Losslessness",
         _LOSSLESS,
     )

@@ -20,7 +20,7 @@ from slipstream_tools.cli import main
 from slipstream_tools.up.processes import Child
 
 from tests.docs.shell import Shell, until
-from tests.support.doc_blocks import ROOT, Block, blocks_of, pages, runs
+from tests.support.doc_blocks import ROOT, Block, blocks_of, pages, runs, runs_in_order
 from tests.support.kube import KubeApiServer
 
 READY = {
@@ -66,20 +66,6 @@ def _is_ready(port: int) -> bool:
         return False
 
 
-@runs("docs/tutorial/cluster.md", "helm upgrade", "kubectl apply", "slipstream kill")
-def test_tutorial_leads_into_a_cluster_and_back(
-    blocks: list[Block], cluster_shell: Shell, gateway: Child, kube: KubeApiServer, namespace: str
-) -> None:
-    install, apply, kill = blocks
-    cluster_shell.run(install, named(namespace), folder=ROOT)
-    _assert_redis_is_set(kube, namespace)
-    assert "embedded" in cluster_shell.run(apply, folder=ROOT)
-    printed = cluster_shell.run(kill, {"--report-namespace slipstream": f"--report-namespace {namespace}"})
-    assert "kill switch set" in printed
-    assert printed.count("1 of 1 gateways have applied it") == 2
-    assert "killSwitch" not in kube.client().get(PAIR.format(namespace))["spec"]
-
-
 @runs("README.md", "helm upgrade", "kubectl patch modelpair")
 def test_readme_leads_into_a_cluster_with_redis(
     blocks: list[Block], cluster_shell: Shell, kube: KubeApiServer, namespace: str
@@ -91,19 +77,24 @@ def test_readme_leads_into_a_cluster_with_redis(
     assert kube.client().get(PAIR.format(namespace))["spec"]["killSwitch"] is True
 
 
-@runs(
-    "docs/kubernetes.md",
-    "helm upgrade --install slipstream-crds",
-    "kubectl get pods",
-    "kubectl create namespace demo",
-    "kubectl get mp,sp",
-    'kubectl patch modelpair embedded --namespace demo --type merge --patch \'{"spec":{"killSwitch":true}}\'',
-    'kubectl patch modelpair embedded --namespace demo --type merge --patch \'{"spec":{"killSwitch":null}}\'',
-    "slipstream kill",
-    "kubectl annotate modelpair embedded --namespace demo --overwrite slipstream.dev/allow-rename",
-    "helm upgrade slipstream-crds",
-    "kubectl delete modelpairs",
-    "kubectl delete customresourcedefinitions",
+@runs_in_order(
+    ("docs/tutorial/cluster.md", "helm upgrade --install slipstream-crds"),
+    ("docs/tutorial/cluster.md", "kubectl get pods"),
+    ("docs/tutorial/cluster.md", "kubectl create namespace demo"),
+    ("docs/tutorial/cluster.md", "kubectl get mp,sp"),
+    (
+        "docs/tutorial/cluster.md",
+        'kubectl patch modelpair embedded --namespace demo --type merge --patch \'{"spec":{"killSwitch":true}}\'',
+    ),
+    (
+        "docs/tutorial/cluster.md",
+        'kubectl patch modelpair embedded --namespace demo --type merge --patch \'{"spec":{"killSwitch":null}}\'',
+    ),
+    ("docs/tutorial/cluster.md", "slipstream kill"),
+    ("docs/howto/changes.md", "kubectl annotate modelpair embedded"),
+    ("docs/howto/upgrading.md", "helm upgrade slipstream-crds"),
+    ("docs/tutorial/cluster.md", "kubectl delete modelpairs"),
+    ("docs/tutorial/cluster.md", "kubectl delete customresourcedefinitions"),
 )
 def test_guide_goes_from_an_empty_cluster_to_an_uninstall(
     blocks: list[Block], cluster_shell: Shell, gateway: Child, kube: KubeApiServer, namespace: str

@@ -1,4 +1,4 @@
-"""docs/kubernetes.md names the versions of Kubernetes that the tests use, and no other."""
+"""docs/tested.md names the versions of Kubernetes that the tests use, and no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHOSEN = {
 
 
 def test_versions_that_were_tried_are_those_of_the_tests() -> None:
-    section = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8").partition("## What was tried")[2]
+    section = (ROOT / "docs" / "tested.md").read_text(encoding="utf-8").partition("## Kubernetes")[2]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| 1.")]
     tried = {version for row in rows if "not tried" not in row[1] for version in re.findall(r"[\d.]+\d", row[0])}
     assert tried == {chosen(path, pattern) for path, pattern in CHOSEN.items()}

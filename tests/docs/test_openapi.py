@@ -21,22 +21,22 @@ BAD: dict[str, list[Any]] = {
     "messages": [[], None, "hello", [{"content": "x"}], [{"role": "nobody", "content": "x"}]],
     "max_tokens": [0, -1, 2**31, "1", 1.5],
     "max_completion_tokens": [0, 2**31],
-    "temperature": [-0.1, 2.1, "hot"],
+    "temperature": [-0.1, "hot"],
     "top_p": [-0.1, 1.1],
     "top_k": [-2, 2**31],
     "seed": [2**63, -(2**63) - 1],
-    "n": [0, 9],
-    "stop": ["", [""], ["a"] * 5],
+    "n": [0, 65_537],
+    "stop": ["", [""]],
     "stream": ["yes", 1],
 }
 GOOD: dict[str, list[Any]] = {
-    "max_tokens": [1, 2**31 - 1, None],
-    "temperature": [0, 2, 0.5, None],
+    "max_tokens": [1, 3.0, 2**31 - 1, None],
+    "temperature": [0, 2, 0.5, 100, None],
     "top_p": [0, 1],
     "top_k": [-1, 0, 2**31 - 1],
     "seed": [2**63 - 1, -(2**63), None],
-    "n": [1, 8],
-    "stop": ["x", ["a"] * 4, None],
+    "n": [1, 8, 9, 65_536],
+    "stop": ["x", ["a"] * 5, None],
     "user": ["somebody"],
 }
 
@@ -107,7 +107,7 @@ def test_responses_that_the_document_allows(fields: dict[str, Any]) -> None:
         {"input": "x", "instructions": 5},
         {"input": "x", "include": "logprobs"},
         {"input": "x", "text": "json"},
-        {"input": "x", "temperature": 3},
+        {"input": "x", "temperature": -3},
         {"input": "x", "model": ""},
     ],
 )

@@ -35,7 +35,6 @@ def manifest_of(text: str) -> str:
         "apiVersion: slipstream.dev/v1alpha1\nkind: ModelPair\nmetadata: {name: llama}\nspec:\n  model: llama-70b",
     ),
     ("docs/howto/engines.md", "spec:\n  model: llama-3.1-8b"),
-    ("docs/howto/vllm-features.md", "engine:"),
     ("docs/howto/vllm-triton.md", "apiVersion"),
     ("docs/tutorial/engine-and-model.md", "apiVersion"),
     ("docs/tutorial/own-pair.md", "apiVersion"),
