@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,45 +18,18 @@ from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
 
 NAMESPACE = "canned"
-
-
-class Operator:
-    """A `slipstream operator` that can be killed and started again."""
-
-    def __init__(self, kube: KubeApiServer, folder: Path, redis_url: str) -> None:
-        liveness, metrics = lasting_ports(2)
-        self._command = [
-            *(sys.executable, "-m", "slipstream_tools.cli", "operator"),
-            *("--kubeconfig", str(kube.kubeconfig()), "--namespace", NAMESPACE, "--report-namespace", NAMESPACE),
-            *("--host", "127.0.0.1", "--liveness-port", str(liveness), "--metrics-port", str(metrics)),
-        ]
-        self._log_path = folder / "operator.log"
-        self._env = {**os.environ, "SLIPSTREAM_REDIS_URL": redis_url}
-        self.start()
-
-    def start(self) -> None:
-        self._child = Child(name="the operator", command=self._command, log_path=self._log_path, env=self._env)
-
-    def kill(self) -> None:
-        os.kill(self._child.pid, signal.SIGKILL)
-        self.stop()
-
-    def stop(self) -> None:
-        self._child.stop(timeout_s=10)
-
-    def check(self) -> None:
-        """Raises where it has ended by itself."""
-        if (status := self._child.exit_status()) is not None:
-            raise RuntimeError(f"the operator {status}:\n{self._child.log_tail()}")
+SPECULATES = ", allowClientMode: true, holdBackShare: 0"
+"""The rest of a policy whose clients get speculation when they ask for it."""
 
 
 class Cluster(NamedTuple):
-    """The parts, and the ports of the gateways."""
+    """The parts, and the ports of the gateways, for requests and for administration."""
 
     kube: KubeApiServer
-    operator: Operator
+    operator: Child
     redis: RedisServer
     ports: list[int]
+    admin_ports: list[int]
 
 
 @contextmanager
@@ -66,25 +38,33 @@ def cluster(gateways: int) -> Iterator[Cluster]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         kube = stack.enter_context(KubeApiServer(folder / "kube"))
-        upstream_port = stack.enter_context(canned.upstream())
+        url = stack.enter_context(canned.upstream())
         install_chart(kube, CRDS)
         kube.namespace(NAMESPACE)
-        policy = ", allowClientMode: true, holdBackShare: 0"
-        kube.client().apply_yaml(canned.MANIFEST.format(port=upstream_port, policy=policy), namespace=NAMESPACE)
+        kube.client().apply_yaml(canned.MANIFEST.format(url=url, policy=SPECULATES), namespace=NAMESPACE)
         redis = RedisServer(folder, *lasting_ports(1))
         stack.callback(redis.stop)
-        operator = Operator(kube, folder, redis.url)
-        stack.callback(operator.stop)
+        operator = _operator(kube, folder, redis.url)
+        stack.callback(operator.stop, timeout_s=10)
         options = (
             *("--source", "kubernetes", "--kubeconfig", str(kube.kubeconfig()), "--redis", redis.url),
             *("--namespace", NAMESPACE, "--report-namespace", NAMESPACE),
             *("--conformance", "off"),  # the canned server does not pass the checks without which nothing speculates
         )
-        names = [f"gateway-{number}" for number in range(gateways)]
-        ports = [
-            stack.enter_context(
-                canned.gateway(folder, *options, "--snapshot", str(folder / f"{name}.snapshot"), core=None, name=name)
-            )[0]
-            for name in names
-        ]
-        yield Cluster(kube, operator, redis, ports)
+        ports, admin_ports = [], lasting_ports(gateways)
+        for number, admin_port in enumerate(admin_ports):
+            own = ("--snapshot", str(folder / f"{number}.snapshot"), "--admin-port", str(admin_port))
+            started = canned.gateway(folder, *options, *own, core=None, name=f"gateway-{number}")
+            ports.append(stack.enter_context(started)[0])
+        yield Cluster(kube, operator, redis, ports, admin_ports)
+
+
+def _operator(kube: KubeApiServer, folder: Path, redis_url: str) -> Child:
+    liveness, metrics = lasting_ports(2)
+    command = [
+        *(sys.executable, "-m", "slipstream_tools.cli", "operator"),
+        *("--kubeconfig", str(kube.kubeconfig()), "--namespace", NAMESPACE, "--report-namespace", NAMESPACE),
+        *("--host", "127.0.0.1", "--liveness-port", str(liveness), "--metrics-port", str(metrics)),
+    ]
+    env = {**os.environ, "SLIPSTREAM_REDIS_URL": redis_url}
+    return Child(name="the operator", command=command, log_path=folder / "operator.log", env=env)

@@ -14,7 +14,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST, Route, load_file
 from slipstream_core.observation import Observation, Subject
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Message, RequestProfile
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
-from slipstream_gateway.decide.estimate import ForecastQuery, Learner
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner, subject_of
 from slipstream_gateway.decide.route import DecisionInputs, RequestDraws, decide
 
 from tests.benchmarks.harness import Option, Report, benchmark, percentiles
@@ -40,7 +40,7 @@ def decision(
     learner: Learner, request: GenerationRequest, profile: RequestProfile, route: Route
 ) -> tuple[Subject, Decision]:
     """All steps of the gateway between the classifier and the upstream."""
-    subject = learner.subject(request, profile, pair="embedded", key_id="anonymous")
+    subject = subject_of(profile, request.temperature, pair="embedded")
     forecast = learner.forecast(
         ForecastQuery(
             subject,

@@ -10,7 +10,7 @@ import argparse
 from statistics import quantiles
 
 from slipstream_engine.embedded.workload import STRUCTURED_LONG
-from slipstream_engine.engine import Engine
+from slipstream_engine.step.engine import Engine
 
 from tests.benchmarks.engines import CLASSES, Answer, both_arms, decode, embedded_engine, requests
 from tests.benchmarks.harness import Interval, Option, Report, benchmark

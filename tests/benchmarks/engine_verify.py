@@ -15,16 +15,16 @@ from collections.abc import Sequence
 
 import msgspec
 import torch
-from slipstream_engine.checkpoint import load_weights
-from slipstream_engine.config import load_config
-from slipstream_engine.draft_pool import DraftPool
-from slipstream_engine.drafts import ModelDrafts
+from slipstream_engine.contract.types import GenerationRequest, SamplingParams
+from slipstream_engine.drafts.pool import DraftPool
+from slipstream_engine.drafts.sources import ModelDrafts
 from slipstream_engine.embedded.workload import STRUCTURED_LONG, workload
-from slipstream_engine.engine import Engine
-from slipstream_engine.model import Model
+from slipstream_engine.model.checkpoint import load_weights
+from slipstream_engine.model.config import load_config
+from slipstream_engine.model.model import Model
 from slipstream_engine.settings import resolve_source
-from slipstream_engine.tokenizer import Tokenizer
-from slipstream_engine.types import GenerationRequest, SamplingParams
+from slipstream_engine.step.engine import Engine
+from slipstream_engine.text.tokenizer import Tokenizer
 from slipstream_kernels.backend import Backend
 
 from tests.benchmarks.harness import Option, Report, benchmark

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from slipstream_engine.contract.types import Chunk, Counts, GenerationRequest, SamplingParams
 from slipstream_engine.embedded.corpus import Task
 from slipstream_engine.embedded.workload import ONE_LINE, RARE_TOKENS, STRUCTURED_LONG, workload
-from slipstream_engine.engine import Engine
-from slipstream_engine.loading import load_engine
+from slipstream_engine.serving.loading import load_engine
 from slipstream_engine.settings import EngineSettings
-from slipstream_engine.types import Chunk, Counts, GenerationRequest, SamplingParams
+from slipstream_engine.step.engine import Engine
 
 CLASSES: Mapping[str, Mapping[Task, float]] = {
     "structured, long": STRUCTURED_LONG,

@@ -9,8 +9,6 @@ answer with one connection.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import os
 import tempfile
 from collections import defaultdict
@@ -22,15 +20,15 @@ from typing import NamedTuple
 
 import psutil
 import uvloop
-from slipstream_tools.cli import main as slipstream
 
 from tests.benchmarks import canned
 from tests.benchmarks.harness import Option, Report, benchmark, percentile, turns
 from tests.benchmarks.load import WHOLE, request_bytes, run
+from tests.gateway.key_file import Keys
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
 
-FLOOD_TOKENS = 256
+FLOOD_TOKENS, PACED_TOKENS, PACE_MS = 256, 61, 20
 LIMITS = ("--requests-per-minute", "100000000", "--tokens-per-minute", "1000000000", "--concurrent", "1000")
 
 
@@ -45,21 +43,19 @@ class Way(NamedTuple):
 
 def new_key(path: Path) -> str:
     """A key with every limit that costs something and none that is reached."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        slipstream(["keys", "price", "-f", str(path), "--input", "0.1", "--output", "0.4"])
-        slipstream(["keys", "create", "-f", str(path), *LIMITS, "--usd-per-day", "1000000", "--model", "canned"])
-    return out.getvalue().strip()
+    keys = Keys(path)
+    keys.run("price", "--input", "0.1", "--output", "0.4")
+    return keys.create(*LIMITS, "--usd-per-day", "1000000", "--model", "canned")
 
 
 def ways(stack: ExitStack, folder: Path) -> Iterator[Way]:
     """The server alone, and each gateway before it."""
-    port = stack.enter_context(canned.upstream())
+    url = stack.enter_context(canned.upstream())
     redis = RedisServer(folder, *lasting_ports(1))
     stack.callback(redis.stop)
     keys = folder / "keys.json"
-    key, manifest = new_key(keys), canned.manifest(folder, port)
-    yield Way("no gateway", port, None)
+    key, manifest = new_key(keys), canned.manifest(folder, url)
+    yield Way("no gateway", int(url.rpartition(":")[2]), None)
     for name, options in (
         ("gateway", ()),
         ("gateway, keys and limits", ("--keys", str(keys))),
@@ -71,8 +67,8 @@ def ways(stack: ExitStack, folder: Path) -> Iterator[Way]:
 async def figures(way: Way, seconds: float) -> tuple[dict[str, float], int]:
     """The figures of one turn, and how many answers were not whole."""
 
-    def request(tokens: int) -> bytes:
-        return request_bytes(model="canned", stream=True, max_tokens=tokens, key=way.key)
+    def request(tokens: int, pace_ms: int = 0) -> bytes:
+        return request_bytes(model="canned", stream=True, max_tokens=tokens, key=way.key, pace_ms=pace_ms)
 
     whole = WHOLE if not way.key else request_bytes(model="canned", stream=False, max_tokens=64, key=way.key)
     await run(way.port, whole, connections=32, seconds=0.3)
@@ -81,8 +77,8 @@ async def figures(way: Way, seconds: float) -> tuple[dict[str, float], int]:
     used_s = (canned.cpu_s(way.process) if way.process else 0.0) - used_s
     many = await run(way.port, whole, connections=32, seconds=seconds)
     flood = await run(way.port, request(FLOOD_TOKENS), connections=16, seconds=0, rounds=8, tokens=FLOOD_TOKENS)
-    paced = canned.PACED_TOKENS
-    streams = await run(way.port, request(paced), connections=64, seconds=0, rounds=1, tokens=paced)
+    paced = request(PACED_TOKENS, PACE_MS)
+    streams = await run(way.port, paced, connections=64, seconds=0, rounds=1, tokens=PACED_TOKENS)
     found = {
         "answers_per_s": many.per_s,
         "p50_ms": percentile(one.took_ms(), 0.5),

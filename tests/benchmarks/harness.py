@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 RESAMPLES = 2_000
@@ -157,11 +157,6 @@ def ratio(before: Sequence[float], after: Sequence[float]) -> Interval:
     """The mean of `before` divided by that of `after`, which are pairs: of one request, or of one round."""
     pairs = list(zip(before, after, strict=True))
     return interval(lambda some: fmean(pair[0] for pair in some) / fmean(pair[1] for pair in some), pairs)
-
-
-def median_ratio(before: Sequence[float], after: Sequence[float]) -> Interval:
-    """The median of the ratios of pairs."""
-    return interval(median, [one / other for one, other in zip(before, after, strict=True)])
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import httptools
 
 _PROMPT = "Summarize this support call for the CRM: reason for contact, agent actions, outcome, next step. " * 4
-_TOKEN = b'"content": "token '
+_TOKEN = b'"content": "w'
 
 
 class Answer(NamedTuple):
@@ -68,8 +68,9 @@ class Client(asyncio.Protocol):
         self._transport.close()
 
 
-def request_bytes(*, model: str, stream: bool, max_tokens: int, key: str = "") -> bytes:
+def request_bytes(*, model: str, stream: bool, max_tokens: int, key: str = "", pace_ms: int = 0) -> bytes:
     body = {"model": model, "messages": [{"role": "user", "content": _PROMPT}], "max_tokens": max_tokens}
+    body["seed"] = pace_ms  # as the paced server reads it
     raw = json.dumps({**body, "stream": stream}).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
     head += f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from embedded_training.checks import check
-from embedded_training.evaluate import TASKS
+from slipstream_engine.embedded.corpus import TASKS
 from slipstream_engine.embedded.workload import workload
 
 from tests.benchmarks.engines import decode, embedded_engine, requests
 from tests.benchmarks.harness import Option, Report, benchmark
+from tests.support.answer_checks import check
 
 
 def measure(args: argparse.Namespace, report: Report) -> None:

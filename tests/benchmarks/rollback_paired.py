@@ -3,8 +3,7 @@
 Goals: at most 1 class of 100 is rolled back in 100,000 requests without a loss, whatever the load does, and for its
 cost in 20,000 requests that cost as much as the control's; with 10 % of the requests as control, a loss of 10 % is
 found within 1,500 speculative answers and one of 40 % within 150 (medians). Beside it, on the same requests: the guard
-of a limit on times that does not look at the control, and the difference of the two arms' means since the beginning,
-with its confidence sequence.
+of a limit on times that does not look at the control.
 
 Both arms share the load of a class. It goes up and down four times over: a random walk with memory, a day's swing,
 bursts, and a slow server that both arms meet alike. Lengths are log-normal with a standard deviation of 0.5, as within
@@ -23,9 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 from slipstream_core.manifest.rollout import Analysis, Thresholds
-from slipstream_gateway.decide.estimate.moments import Sample
 from slipstream_operator.rollout.analysis.guard import Guard
-from slipstream_operator.rollout.analysis.means import boundary
 from slipstream_operator.rollout.analysis.metrics import COMPARED, Metric, rules_of
 from slipstream_operator.rollout.analysis.paired import PairedTimes
 
@@ -123,22 +120,6 @@ def _compared_costs(found: Trace) -> Iterator[tuple[int, PairedTimes]]:
         yield index, costs
 
 
-def unpaired(found: Trace) -> int:
-    """The same by the means of all answers since the beginning, with a confidence sequence of 99.5 %."""
-    fast, slow = Sample(), Sample()
-    for index, (seconds, control) in enumerate(
-        zip(found.seconds.tolist(), found.control.tolist(), strict=True), start=1
-    ):
-        (slow if control else fast).add(seconds)
-        if index % 20 or min(fast.n, slow.n) < 30:
-            continue
-        answers = fast.n * slow.n / (fast.n + slow.n)
-        half = boundary(answers, confidence=0.995, tuned_for=MIN_SAMPLES / 2.0)
-        if fast.mean - slow.mean > half * math.sqrt(fast.variance_of_mean + slow.variance_of_mean):
-            return index
-    return 0
-
-
 def limited(found: Trace, *, compared: bool) -> int:
     """The number of the request with which the guard of a p95 takes the class back; 0: it does not."""
     guard = Guard()
@@ -176,7 +157,6 @@ def report_false(random: np.random.Generator, size: Size, report: Report) -> Non
     noisy = [trace(random, loss=0.0, share=0.1, requests=many, noise=0.6) for _ in range(size.classes)]
     for name, rule, bound in (
         ("paired comparison", paired, 0.01),
-        ("means since the beginning", unpaired, 1.0),
         ("p95 limit, control is asked", beside_control, 0.01),
         ("p95 limit alone", alone, 1.0),
     ):
@@ -210,10 +190,9 @@ def report_losses(random: np.random.Generator, size: Size, report: Report) -> No
     ):
         start, end = size.scaled(begin), size.scaled(begin + requests)
         traces = [trace(random, loss=loss, share=share, requests=end, begin=start) for _ in range(size.classes)]
-        found = {rule: [answers_until(rule, one, start) for one in traces] for rule in (paired, unpaired)}
-        columns = waits("paired_", found[paired]) | waits("means_", found[unpaired])
-        report.row(f"loss {loss:.0%}, control {share:.0%}, after {begin:,}", **columns)
-        report.require(size.is_small or np.median(found[paired]) <= goal, f"a loss of {loss:.0%} is found too late")
+        found = [answers_until(paired, one, start) for one in traces]
+        report.row(f"loss {loss:.0%}, control {share:.0%}, after {begin:,}", **waits("", found))
+        report.require(size.is_small or np.median(found) <= goal, f"a loss of {loss:.0%} is found too late")
 
 
 def report_limits(random: np.random.Generator, size: Size, report: Report) -> None:

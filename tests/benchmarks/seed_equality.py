@@ -12,8 +12,8 @@ import random
 from collections import Counter
 
 from slipstream_engine.embedded.workload import workload
-from slipstream_engine.engine import Engine
 from slipstream_engine.settings import DraftKind, Dtype
+from slipstream_engine.step.engine import Engine
 
 from tests.benchmarks.engines import embedded_engine
 from tests.benchmarks.harness import Option, Report, benchmark

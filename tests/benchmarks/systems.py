@@ -31,9 +31,7 @@ class System(NamedTuple):
 
 
 @contextmanager
-def running_system(
-    manifest: Path = EMBEDDED_MANIFEST, *, workers: int = 1, capture_store: Path | None = None
-) -> Iterator[System]:
+def running_system(manifest: Path = EMBEDDED_MANIFEST) -> Iterator[System]:
     """Start both on free ports; stops them at the end."""
     table = load_file(manifest)
     grpc, http, metrics, port = lasting_ports(4)
@@ -48,8 +46,7 @@ def running_system(
         gateway = None
         try:
             server.wait_ready(timeout_s=90)
-            store = None if capture_store is None else str(capture_store)
-            up = UpOptions(manifest=manifest, port=port, grpc_port=grpc, workers=workers, capture_store=store)
+            up = UpOptions(manifest=manifest, port=port, grpc_port=grpc)
             gateway = GatewayProcess(options=up, run_dir=folder)
             gateway.wait_ready(timeout_s=60)
             yield System(f"127.0.0.1:{grpc}", up.url)

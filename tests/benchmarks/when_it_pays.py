@@ -16,7 +16,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from slipstream_engine.embedded.workload import ONE_LINE, STRUCTURED_LONG
-from slipstream_engine.engine import Engine
+from slipstream_engine.step.engine import Engine
 
 from tests.benchmarks.engines import CLASSES, Answer, both_arms, decode, embedded_engine, requests
 from tests.benchmarks.harness import Option, Report, benchmark
