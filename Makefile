@@ -99,24 +99,27 @@ images:
 	docker build -f deploy/docker/triton.Dockerfile -t slipstream-triton:$(VERSION) --build-arg TRITON_IMAGE=$(TRITON_IMAGE) .
 	docker build -f deploy/docker/vllm.Dockerfile -t slipstream-vllm:$(VERSION) --build-arg VLLM_IMAGE=$(VLLM_IMAGE) .
 
-# Seven training runs. Each one resumes after an interruption; checkpoints stay in $(TRAIN) until `export` copies them.
+# Seven training runs. Each one resumes after an interruption; checkpoints stay in $(TRAIN) until the last lines copy them.
 TRAIN   := .run/train
-TRAINER := $(BIN)/python -m embedded_training.train
+EMBEDDED := kernels/slipstream_engine/embedded
+SERVED := config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json
+TRAINER := $(BIN)/python -m slipstream_training.embedded.train
 train: install-dev
-	$(BIN)/python -m embedded_training.train_tokenizer --out $(TRAIN)/tokenizer
+	$(BIN)/python -m slipstream_training.embedded.train_tokenizer --out $(TRAIN)/tokenizer
 	$(TRAINER) copier --tokenizer $(TRAIN)/tokenizer --out $(TRAIN)/copier
 	$(TRAINER) stem --tokenizer $(TRAIN)/tokenizer --init $(TRAIN)/copier --out $(TRAIN)/stem
 	$(TRAINER) target --tokenizer $(TRAIN)/tokenizer --init $(TRAIN)/stem --out $(TRAIN)/grown
 	$(TRAINER) polish --tokenizer $(TRAIN)/tokenizer --init $(TRAIN)/grown --out $(TRAIN)/target
 	$(TRAINER) draft --tokenizer $(TRAIN)/tokenizer --out $(TRAIN)/draft-base
 	$(TRAINER) draft --target $(TRAIN)/target --init $(TRAIN)/draft-base --out $(TRAIN)/draft
-	$(BIN)/python -m embedded_training.export --target $(TRAIN)/target --draft $(TRAIN)/draft
+	cp $(addprefix $(TRAIN)/target/,$(SERVED)) $(EMBEDDED)/target/
+	cp $(addprefix $(TRAIN)/draft/,$(SERVED)) $(EMBEDDED)/draft/
 
 # The EAGLE head of SmolLM2, from JSON lines with `messages`: make train-eagle TARGET=DIR PROMPTS=FILE
-EAGLE := kernels/slipstream_engine/embedded/smollm2-eagle
 train-eagle: install-dev
-	$(BIN)/python -m eagle_training.answers --target $(TARGET) --prompts $(PROMPTS) --out $(TRAIN)/answers
-	$(BIN)/python -m eagle_training.train --target $(TARGET) --answers $(TRAIN)/answers --out $(EAGLE)
+	$(BIN)/python -m slipstream_training.collect --target $(TARGET) --prompts $(PROMPTS) --out $(TRAIN)/answers.jsonl
+	$(BIN)/python -m slipstream_training --answers $(TRAIN)/answers.jsonl --target $(TARGET) --new eagle --output $(TRAIN)/eagle
+	cp $(addprefix $(TRAIN)/eagle/,config.json model.safetensors draft_token_ids.json) $(EMBEDDED)/smollm2-eagle/
 
 wheel: install-dev
 	$(BIN)/python -m build --wheel

@@ -19,6 +19,7 @@ from slipstream_tools.up.servers import local_pairs
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
 from tests.support import rings, times
+from tests.support.http_trust import share_default_context
 from tests.support.kinds import Kinds
 from tests.support.kube import CRDS, KubeApiServer, install_chart
 from tests.support.ports import lasting_ports
@@ -61,10 +62,14 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 
+share_default_context()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--unit", action="store_true", help="only unit tests: no process, no socket, no PyTorch")
     parser.addoption("--times", action="store_true", help="print where the minutes went: files, tests, fixtures")
     parser.addoption("--slow-quarter", metavar="N", help="a quarter of the slow tests: 1 to 4, or commit")
+    parser.addoption("--engine-url", metavar="URL", help="the engine of tests/contract, instead of Slipstream's own")
     parser.addoption("--record", action="store_true", help="record in tests/slow_ring.tsv which slow tests passed")
 
 

@@ -1,8 +1,8 @@
 """`make test`: the suite on three workers, because most of it waits for servers.
 
-Before the tests, missing programs are installed, and vLLM and SmolLM2 come into the user's cache folder: the first time
-takes minutes, which no test should. Options such as `-k` or `--durations=20` go to pytest; with a path among them, it
-runs as it would by itself.
+Before the tests, missing programs are installed, and vLLM, SmolLM2 and LiteLLM come into the user's cache folder: the
+first time takes minutes, which no test should. Options such as `-k` or `--durations=20` go to pytest; with a path among
+them, it runs as it would by itself.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from slipstream_tools.up.smollm2 import smollm2_folder
 from slipstream_tools.up.vllm_install import install_vllm
 
 from tests.support import programs
+from tests.support.litellm_proxy import litellm_folder
 
 _WORKERS = 3  # for two processors: a third of the time goes into waits
 _OPTIONS = ("-n", str(_WORKERS), "--dist", "loadscope")
@@ -32,6 +33,7 @@ def main(options: list[str]) -> int:
     programs.install(_say)
     install_vllm(_say)
     smollm2_folder(_say)
+    litellm_folder()
     return pytest.main([*_OPTIONS, *options])
 
 

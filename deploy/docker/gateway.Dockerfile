@@ -32,5 +32,5 @@ USER 10001:10001
 EXPOSE 8080 8081
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD \
     ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/health/live', timeout=2)"]
-ENTRYPOINT ["slipstream", "gateway", "--host", "0.0.0.0"]
+ENTRYPOINT ["slipstream", "gateway", "--host", "::"]
 CMD ["--manifest", "/etc/slipstream/pair.yaml"]

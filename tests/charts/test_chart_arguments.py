@@ -30,7 +30,7 @@ def parsed(component: str, container: JSON) -> argparse.Namespace:
 @pytest.mark.parametrize("component", COMMANDS)
 def test_arguments_are_taken_whatever_values_say(component: str, variant: list[JSON], only: Only) -> None:
     [container] = only(variant, "Deployment", f"-{component}")["spec"]["template"]["spec"]["containers"]
-    assert parsed(component, container).host == "0.0.0.0"
+    assert parsed(component, container).host == "::"  # both address families
 
 
 def test_gateway_gets_what_values_say(render: Render, only: Only) -> None:

@@ -7,16 +7,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from slipstream_core.manifest.reports import REPORT_SELECTOR
 from slipstream_tools.up.processes import Child
 
+from tests.support.http_server import Asked, Reply, answering
 from tests.support.kube import KubeApiServer
 from tests.support.manifests import manifest
 from tests.support.polling import eventually
@@ -128,37 +127,26 @@ def test_gateway_reads_pairs_reports_and_is_ready(
     assert kube.client().items(leases, labelSelector=REPORT_SELECTOR) == []
 
 
-class Tenant(ThreadingHTTPServer):
-    """A server of a tenant, which keeps the `authorization` of each request."""
+class Tenant(NamedTuple):
+    """A server of a tenant, and the `authorization` of each POST that it got."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _TenantHandler)
-        self.seen: list[str | None] = []
-        Thread(target=self.serve_forever, daemon=True).start()
-
-
-class _TenantHandler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        assert isinstance(self.server, Tenant)
-        self.rfile.read(int(self.headers["content-length"]))
-        self.server.seen.append(self.headers["authorization"])
-        message = {"role": "assistant", "content": "hello"}
-        body = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing is printed."""
+    port: int
+    seen: list[str | None]
 
 
 @pytest.fixture
 def tenant() -> Iterator[Tenant]:
-    with Tenant() as server:
-        yield server
-        server.shutdown()
+    seen: list[str | None] = []
+    message = {"role": "assistant", "content": "hello"}
+    body = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+
+    def answer(asked: Asked) -> Reply:
+        if asked.method == "POST":  # the checks of servers come at any moment
+            seen.append(asked.headers.get("authorization"))
+        return Reply(body=body, headers={"content-type": "application/json"})
+
+    with answering(answer) as url:
+        yield Tenant(int(url.rpartition(":")[2]), seen)
 
 
 GRANTED: JSON = {
@@ -185,7 +173,7 @@ def test_keys_and_names_are_for_the_granted_alone_and_refused_pairs_say_why(
     pairs = f"/apis/slipstream.dev/v1alpha1/namespaces/{release.namespace}/modelpairs"
     for name, host in (("granted", "127.0.0.1"), ("foreign", "localhost"), ("theirs", "127.0.0.1")):
         arm = {"protocol": "openai", "model": "m", "apiKeyEnv": "TEAM_API_KEY"}
-        arm["endpoints"] = [f"http://{host}:{tenant.server_port}"]
+        arm["endpoints"] = [f"http://{host}:{tenant.port}"]
         spec = {"model": name, "engine": {"kind": "external", "arms": {"plain": arm}}}
         kube.client().create(pairs, manifest("ModelPair", name, spec))
 
@@ -198,9 +186,7 @@ def test_keys_and_names_are_for_the_granted_alone_and_refused_pairs_say_why(
     for name in ("foreign", "theirs", "granted"):
         httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=chat | {"model": name}, timeout=TIMEOUT_S)
     assert tenant.seen == ["Bearer the-gateways-own"]
-    refusal = (
-        f"spec.engine.arms.plain.apiKeyEnv: 'TEAM_API_KEY' is not granted to 'http://localhost:{tenant.server_port}'"
-    )
+    refusal = f"spec.engine.arms.plain.apiKeyEnv: 'TEAM_API_KEY' is not granted to 'http://localhost:{tenant.port}'"
     assert refusal in gateway.log_tail(lines=1000)
 
     def ready(name: str) -> JSON | None:

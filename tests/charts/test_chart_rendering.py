@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 from helm_python.chart import Chart, lint
-from helm_python.errors import HelmError
-
-from tests.charts.conftest import with_access
 
 JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]
@@ -42,53 +37,6 @@ def test_every_object_is_valid_for_a_recent_kubernetes(variant: list[JSON]) -> N
     for item in variant:
         if item["kind"] not in FOREIGN:
             kubernetes_validate.validate(item, RECENT, strict=True)
-
-
-def leaves(values: JSON, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """The values that are no objects and no lists, each with its path."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from leaves(value, (*path, name))
-        elif not isinstance(value, list):
-            yield (*path, name), value
-
-
-def changed(values: JSON, path: tuple[str, ...], value: object) -> JSON:
-    """`values` with `value` at `path`."""
-    name, *rest = path
-    return {**values, name: changed(values.get(name, {}), tuple(rest), value) if rest else value}
-
-
-def variations(
-    chart: Chart, base: JSON, kind: type, value: object, render: Render, more: Sequence[tuple[str, ...]] = ()
-) -> list[list[JSON]]:
-    """The objects for `value` in place of each value of `kind` in turn, where the chart accepts it."""
-    paths = [path for path, given in leaves(chart.values) if type(given) is kind]
-    found = []
-    for path in (*paths, *more):
-        with contextlib.suppress(HelmError):
-            found.append(render(changed(base, path, value)))
-    assert len(found) >= 8
-    return found
-
-
-def test_a_large_number_stays_a_whole_number(chart: Chart, everything: JSON, render: Render) -> None:
-    """Helm reads all numbers as floats."""
-    for objects in variations(chart, with_access(everything), int, 1_000_000, render):
-        assert not re.search(r"\d[.\d]*e\+\d", str(objects))
-
-
-@pytest.mark.parametrize("word", ["12345", "null"])
-def test_a_name_that_looks_like_another_type_stays_a_text(
-    word: str, chart: Chart, everything: JSON, render: Render
-) -> None:
-    secret = [("gateway", "assignmentSecret", "existingSecret", name) for name in ("name", "key")]
-    valid = {repr(item) for item in render(everything)}  # another test has validated these
-    for objects in variations(chart, with_access(everything), str, word, render, secret):
-        for item in objects:
-            if repr(item) not in valid and item["kind"] not in FOREIGN:
-                kubernetes_validate.validate(item, RECENT, strict=True)
-                valid.add(repr(item))
 
 
 def test_no_two_objects_are_one(variant: list[JSON]) -> None:

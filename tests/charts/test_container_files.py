@@ -17,7 +17,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from slipstream_operator.children.security import USER as SERVERS_USER
+from slipstream_operator.children.pod import USER as SERVERS_USER
 
 JSON = dict[str, Any]
 

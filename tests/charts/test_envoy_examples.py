@@ -36,7 +36,7 @@ def plain_filter() -> JSON:
 def test_the_chart_serves_the_filter_where_it_is_enabled(render: Render, only: Only) -> None:
     objects = render(ON)
     [container] = only(objects, "Deployment", "-gateway")["spec"]["template"]["spec"]["containers"]
-    assert "--ext-proc=0.0.0.0:9002" in container["args"]
+    assert "--ext-proc=[::]:9002" in container["args"]
     assert {"name": "grpc-extproc", "containerPort": 9002} in container["ports"]
     service = only(objects, "Service", "-gateway-extproc")["spec"]
     [port] = service["ports"]

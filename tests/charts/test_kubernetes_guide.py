@@ -1,4 +1,4 @@
-"""docs/kubernetes.md: its commands are taken by what they are for, and what it names exists."""
+"""The pages about clusters: their commands are taken by what they are for, and what they name exists."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import yaml
 from helm_python.chart import Chart
 from slipstream_core.manifest.resources import parse_resource
 from slipstream_core.manifest.status import ConditionType
-from slipstream_operator.reconcile.pair_conditions import PairReason
 from slipstream_operator.reconcile.pods import PodReason
-from slipstream_operator.reconcile.policy_conditions import PolicyReason
+from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.rollout.trips import REASONS
 from slipstream_tools.kill.options import add_arguments
 
@@ -24,7 +23,11 @@ from tests.support.kube import KubeApiServer
 JSON = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "kubernetes.md").read_text()
+PAGES = (
+    *("tutorial/cluster.md", "howto/upgrading.md", "kubernetes.md", "howto/cluster-servers.md", "howto/changes.md"),
+    "conditions.md",
+)
+GUIDE = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 COMMANDS = [
     line for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL) for line in block.splitlines() if line
 ]
@@ -94,8 +97,8 @@ def test_yaml_of_values_is_taken_by_the_chart_and_that_of_pairs_by_the_manifest(
 
 
 def test_conditions_and_reasons_are_those_of_the_operator() -> None:
-    rows = re.findall(r"^\| (?:pair|policy|pair, policy) \| `(\w+)=\w+` \| (.*?) \|", GUIDE, re.MULTILINE)
-    known = {str(reason) for kind in (PairReason, PodReason, PolicyReason) for reason in kind} | set(REASONS.values())
+    rows = re.findall(r"^\| `(\w+)=\w+` \| (.*?) \|", GUIDE, re.MULTILINE)
+    known = {str(reason) for kind in (Reason, PodReason) for reason in kind} | set(REASONS.values())
     assert len(rows) >= 20
     for condition, reasons in rows:
         assert condition in set(ConditionType)
@@ -108,7 +111,7 @@ def test_every_reason_that_is_trouble_is_explained() -> None:
         *("Complete", "NotKilled", "InForce", "Conclusive", "NotRolledBack", "AllServers", "LimitsKept"),
         "RolledBack",  # of a rollback without a reason of its own, by another version
     }
-    known = {str(reason) for kind in (PairReason, PodReason, PolicyReason) for reason in kind} | set(REASONS.values())
+    known = {str(reason) for kind in (Reason, PodReason) for reason in kind} | set(REASONS.values())
     assert {reason for reason in known - fine if f"`{reason}`" not in GUIDE} == set()
 
 

@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 QUICK = (
     *("decide", "rollback", "rollback_paired", "rollback_paired_share"),
     *("engine", "engine_verify", "quality", "seed_equality", "when_it_pays"),
-    *("capture", "envoy"),
 )
 LIMIT_S = 1200
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 import torch
-from slipstream_engine.loading import load_engine
+from slipstream_engine.contract.types import Counts, GenerationRequest, SamplingParams
+from slipstream_engine.serving.loading import load_engine
 from slipstream_engine.settings import DraftKind, EngineSettings
-from slipstream_engine.types import Counts, GenerationRequest, SamplingParams
 from slipstream_tools.up.smollm2 import smollm2_folder
 
 QUESTIONS = (

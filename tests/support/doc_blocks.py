@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
 )
+_DOCUMENT = re.compile(r"<<'(?P<end>\w+)'$", re.MULTILINE)
 _MARK = re.compile(r"<!-- not run:(?P<reason>(?:(?!-->).)*)-->\s*\Z", re.DOTALL)
 
 
@@ -57,7 +58,11 @@ class Block(NamedTuple):
 
 
 def _goes_on(command: str) -> bool:
-    """Whether a shell would wait for another line: a quote or a loop is open, or the last line ends with `\\`."""
+    """Whether a shell would wait for another line: a quote, a loop or a here-document is open, or the last line ends
+    with `\\`."""
+    document = _DOCUMENT.search(command)
+    if document is not None:
+        return not command.endswith(f"\n{document['end']}")
     try:
         words = shlex.split(command, comments=True)
     except ValueError:
@@ -99,3 +104,8 @@ def runs(page: str, *beginnings: str) -> pytest.MarkDecorator:
 def runs_each(*where: tuple[str, str]) -> pytest.MarkDecorator:
     """As `runs`, but the test is called once for each (page, beginning), with one `block`."""
     return pytest.mark.parametrize("block", [find(*each) for each in where], ids=[page for page, _ in where])
+
+
+def runs_in_order(*where: tuple[str, str]) -> pytest.MarkDecorator:
+    """As `runs`, with the blocks of several pages, each as (page, beginning)."""
+    return pytest.mark.parametrize("blocks", [[find(*each) for each in where]], ids=["pages"])

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-_CACHE = Path("~/.cache/slipstream").expanduser()
+CACHE = Path("~/.cache/slipstream").expanduser()
 
 
 def extra_packages(requirements: Path) -> Path:
     """The folder with the packages of this file, and with no others. The first call fills it."""
-    folder = _CACHE / f"{requirements.stem}-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
-    _CACHE.mkdir(parents=True, exist_ok=True)
+    folder = CACHE / f"{requirements.stem}-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
+    CACHE.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():

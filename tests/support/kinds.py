@@ -23,12 +23,14 @@ _INTEGRATION_PATHS = tuple(
     _TESTS / name
     for name in (
         "charts",
+        "contract",
         "docs",
         "e2e",
         "engine",
         "gateway/capture/test_drafts_follow.py",
         "gateway/capture/test_drafts_train.py",
         "gateway/console",
+        "gateway/litellm_proxy",
         "gateway/security",
         "gateway/serving",
         "kernels",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support.http_server import Asked, Reply, answering
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -36,103 +37,69 @@ class ModelHub:
         self.token, self.is_gated, self.revisions = token, is_gated, revisions
         self.cut_after, self.cuts = cut_after, cuts
         self.requested: list[str] = []
-        hub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                hub.answer(self, has_body=True)
-
-            def do_HEAD(self) -> None:
-                hub.answer(self, has_body=False)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        self._stack = contextlib.ExitStack()
+        self.url = self._stack.enter_context(answering(self._answer))
 
     def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._stack.close()
 
-    def answer(self, request: BaseHTTPRequestHandler, *, has_body: bool) -> None:
-        path = request.path.partition("?")[0]
+    def _answer(self, asked: Asked) -> Reply:
+        path = asked.path.partition("?")[0]
         self.requested.append(path)
-        if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
-            _refuse(request, 401, "RepoNotFound", "Invalid username or password.")
-        elif self.is_gated:
-            _refuse(request, 403, "GatedRepo", f"Access to model {self.repo} is restricted.")
-        elif found := re.fullmatch(rf"/api/models/{self.repo}/revision/([^/]+)", path):
-            self._describe(request, found[1])
-        elif re.fullmatch(rf"/api/models/{self.repo}/tree/[^/]+", path):
-            self._list(request)
-        elif found := re.fullmatch(rf"/{self.repo}/resolve/([^/]+)/(.+)", path):
-            self._send_file(request, found[2], has_body=has_body)
-        else:
-            _refuse(request, 404, "RepoNotFound", "Repository not found")
+        if self.token is not None and asked.headers.get("authorization") != f"Bearer {self.token}":
+            return _refusal(401, "RepoNotFound", "Invalid username or password.")
+        if self.is_gated:
+            return _refusal(403, "GatedRepo", f"Access to model {self.repo} is restricted.")
+        if found := re.fullmatch(rf"/api/models/{self.repo}/revision/([^/]+)", path):
+            return self._description(found[1])
+        if re.fullmatch(rf"/api/models/{self.repo}/tree/[^/]+", path):
+            return _json([_entry(name, content) for name, content in self.listed.items()])
+        if found := re.fullmatch(rf"/{self.repo}/resolve/([^/]+)/(.+)", path):
+            return self._file(asked, found[2])
+        return _refusal(404, "RepoNotFound", "Repository not found")
 
-    def _describe(self, request: BaseHTTPRequestHandler, revision: str) -> None:
+    def _description(self, revision: str) -> Reply:
         if revision not in (*self.revisions, COMMIT):
-            _refuse(request, 404, "RevisionNotFound", f"Invalid rev id: {revision}")
-            return
+            return _refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         siblings = [{"rfilename": name, "size": len(content)} for name, content in self.files.items()]
-        body = json.dumps({"id": self.repo, "modelId": self.repo, "sha": COMMIT, "siblings": siblings}).encode()
-        _send(request, 200, {"content-type": "application/json"}, body)
+        return _json({"id": self.repo, "modelId": self.repo, "sha": COMMIT, "siblings": siblings})
 
-    def _list(self, request: BaseHTTPRequestHandler) -> None:
-        entries = [
-            {
-                "type": "file",
-                "path": name,
-                "size": len(content),
-                "oid": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest(),  # Git's of a small file
-                **({"lfs": _lfs(content)} if name.endswith(".safetensors") else {}),
-            }
-            for name, content in self.listed.items()
-        ]
-        _send(request, 200, {"content-type": "application/json"}, json.dumps(entries).encode())
-
-    def _send_file(self, request: BaseHTTPRequestHandler, name: str, *, has_body: bool) -> None:
+    def _file(self, asked: Asked, name: str) -> Reply:
         content = self.files.get(name)
         if content is None:
-            _refuse(request, 404, "EntryNotFound", "Entry not found")
-            return
+            return _refusal(404, "EntryNotFound", "Entry not found")
         digest = hashlib.sha256(content).hexdigest()
         headers = {"etag": f'"{digest}"', "x-repo-commit": COMMIT, "accept-ranges": "bytes"}
-        asked = re.fullmatch(r"bytes=(\d+)-", request.headers.get("range", ""))
-        start = int(asked[1]) if asked else 0
-        if asked:
+        ranged = re.fullmatch(r"bytes=(\d+)-", asked.headers.get("range", ""))
+        start = int(ranged[1]) if ranged else 0
+        if ranged:
             headers["content-range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         part = content[start:]
-        if has_body and self.cut_after is not None and self.cuts > 0 and len(part) > self.cut_after:
+        headers["content-length"] = str(len(part))
+        if asked.method == "GET" and self.cut_after is not None and self.cuts > 0 and len(part) > self.cut_after:
             self.cuts -= 1
-            _send(request, 206 if asked else 200, headers, part[: self.cut_after], size=len(part))
-            request.close_connection = True
-            return
-        _send(request, 206 if asked else 200, headers, part if has_body else b"", size=len(part))
+            part = part[: self.cut_after]
+        return Reply(206 if ranged else 200, part, headers)
+
+
+def _entry(name: str, content: bytes) -> dict[str, Any]:
+    return {
+        "type": "file",
+        "path": name,
+        "size": len(content),
+        "oid": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest(),  # Git's of a small file
+        **({"lfs": _lfs(content)} if name.endswith(".safetensors") else {}),
+    }
+
+
+def _json(value: object) -> Reply:
+    return Reply(body=json.dumps(value).encode(), headers={"content-type": "application/json"})
+
+
+def _refusal(status: int, code: str, message: str) -> Reply:
+    body = json.dumps({"error": message}).encode()
+    return Reply(status, body, {"x-error-code": code, "x-error-message": message})
 
 
 def _lfs(content: bytes) -> dict[str, Any]:
     return {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
-
-
-def _send(
-    request: BaseHTTPRequestHandler, status: int, headers: Mapping[str, str], body: bytes, *, size: int | None = None
-) -> None:
-    request.send_response(status)
-    for name, value in headers.items():
-        request.send_header(name, value)
-    request.send_header("content-length", str(len(body) if size is None else size))
-    request.end_headers()
-    request.wfile.write(body)
-
-
-def _refuse(request: BaseHTTPRequestHandler, status: int, code: str, message: str) -> None:
-    _send(request, status, {"x-error-code": code, "x-error-message": message}, json.dumps({"error": message}).encode())

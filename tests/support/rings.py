@@ -1,7 +1,7 @@
 """The slow ring: tests marked `slow`, which `make test` leaves out and `make test-slow` runs.
 
 CI runs a quarter of their files: `--slow-quarter commit` chooses it by the commit's hash, so that the quarters take
-turns.
+turns. Tests that take an hour or more, marked `slow(in_quarters=False)`, are in no quarter.
 `RECORD` has a line for each slow test: when, and at which commit, all its cases last passed. `make test-slow` writes
 it (`--record`); commit the change after the commit that was tested.
 """
@@ -37,10 +37,11 @@ class SlowRing:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if self.quarter is None:
             return
-        files = sorted({item.path for item in items if item.get_closest_marker("slow") is not None})
-        chosen = set(files[self.quarter - 1 :: QUARTERS])
-        config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
-        items[:] = [item for item in items if item.path in chosen]
+        ring = [item for item in items if _is_in_a_quarter(item)]
+        chosen = set(sorted({item.path for item in ring})[self.quarter - 1 :: QUARTERS])
+        kept = [item for item in ring if item.path in chosen]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if "slow" in report.keywords:
@@ -55,6 +56,11 @@ class SlowRing:
         if self._outcomes and self._record.is_file():
             terminalreporter.section("slow ring: last passed")
             terminalreporter.write(self._record.read_text(encoding="utf-8"))
+
+
+def _is_in_a_quarter(item: pytest.Item) -> bool:
+    slow = item.get_closest_marker("slow")
+    return slow is not None and bool(slow.kwargs.get("in_quarters", True))
 
 
 def name_of(nodeid: str) -> str:

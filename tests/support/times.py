@@ -1,8 +1,8 @@
 """`--times`: where a run's minutes go, by file, by fixture, by what tests waited for and by started program.
 
 A time is wall-clock time of the worker that ran the test. The time of a fixture excludes the fixtures that it uses. The
-processor time is that of the worker and of the processes that it has waited for, thus a server's is in the phase that
-stops it.
+processor time is that of the worker and of all processes below it. The part of processes that still run, such as a
+server that files share, is added at the end of each file.
 Starts are counted in the processes of the tests and in the Python processes that these start.
 """
 
@@ -14,9 +14,11 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from tests.support.child_startup import starts
@@ -24,6 +26,7 @@ from tests.support.polling import WAITED
 
 ROWS = 25
 _FILES = 8
+_CPU_TIMES = 4  # user, system, and those of the children that it has waited for
 _COLUMNS = ("setup", "call", "teardown", "waited", "cpu")
 
 
@@ -49,6 +52,8 @@ class Clock:
         self._fixtures: defaultdict[str, list[float]] = defaultdict(list)
         self._waited_s = 0.0
         self._cpu_s = _processor_s()
+        self._running = Running()
+        self._ends_file = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
@@ -63,15 +68,43 @@ class Clock:
                 self._inner_s[-1] += taken_s
             self._fixtures[f"{fixturedef.argname} ({fixturedef.baseid or 'pytest'})"].append(taken_s - inner_s)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        self._ends_file = nextitem is None or nextitem.path != item.path
+
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Iterator[None]:
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[None]:
         report = yield
         report.fixtures_s, self._fixtures = dict(self._fixtures), defaultdict(list)
         report.waited_s = WAITED.total_s - self._waited_s
         self._waited_s += report.waited_s
         report.cpu_s = _processor_s() - self._cpu_s
         self._cpu_s += report.cpu_s
+        if call.when == "teardown" and self._ends_file:
+            report.cpu_s += self._running.uncounted_s()
         return report
+
+
+class Running:
+    """The processor time of the processes below this one that still run."""
+
+    def __init__(self) -> None:
+        self._counted_s: dict[psutil.Process, float] = {}
+        self._waited_for_s = _waited_for_s()
+
+    def uncounted_s(self) -> float:
+        """The time since the last call. The counted time of a process that has ended is subtracted if its parent waited
+        for it: the system adds all its time to the parent then. Triton, for one, does not wait for its stubs."""
+        running_s: dict[psutil.Process, float] = {}
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # it has just ended
+                running_s[process] = sum(process.cpu_times()[:_CPU_TIMES])
+        grown_s = sum(time_s - self._counted_s.get(process, 0.0) for process, time_s in running_s.items())
+        ended_s = sum(time_s for process, time_s in self._counted_s.items() if process not in running_s)
+        waited_for_s = _waited_for_s()
+        counted_twice_s = min(ended_s, waited_for_s - self._waited_for_s)
+        self._counted_s, self._waited_for_s = running_s, waited_for_s
+        return grown_s - counted_twice_s
 
 
 class Times:
@@ -127,7 +160,13 @@ class Times:
 
 def _processor_s() -> float:
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return times.user + times.system + _waited_for_s()
+
+
+def _waited_for_s() -> float:
+    """The processor time of the processes that this one and those below it have waited for."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _largest(files: Mapping[str, Row]) -> list[tuple[str, Row]]:

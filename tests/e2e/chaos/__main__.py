@@ -23,8 +23,6 @@ import msgspec
 from tests.e2e.chaos import (
     clients,
     cluster_faults,
-    hostile,
-    limits,
     network,
     redis_faults,
     restarts,
@@ -39,14 +37,11 @@ FAULTS: dict[str, Fault] = {
     "triton-kill": triton_faults.triton_kill,
     "triton-stall": triton_faults.triton_stall,
     "redis": redis_faults.redis_faults,
-    "limits": limits.limits,
     "cluster": cluster_faults.cluster_faults,
     "rolling-restart": restarts.rolling_restart,
     "slow-readers": clients.slow_readers,
     "vanishing": clients.vanishing,
     "network": network.network,
-    "hostile": hostile.hostile,
-    "authentication": hostile.authentication,
 }
 SOAK: dict[str, Fault] = {"soak": soak.soak}
 

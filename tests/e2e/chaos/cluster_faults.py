@@ -1,4 +1,4 @@
-"""The cluster's parts fail: the API server is gone, the operator is killed at every one of its writes."""
+"""The API server is gone, under load."""
 
 from __future__ import annotations
 
@@ -16,19 +16,13 @@ from tests.e2e.chaos.load import Load
 from tests.e2e.chaos.processes import Gateway
 from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.world import Scale, World
-from tests.operator.crashes import CRASHING, PLURALS, fresh, is_done, outcome
-from tests.operator.operator_process import OperatorProcess
 from tests.support.kube import CRDS, KubeApiServer, install_chart
 from tests.support.kube_client import JSON
-from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 
 NAMESPACE = "chaos"
 CLIENTS = 2
-WRITES = len(PLURALS) + 2  # and the two parents' statuses
-_STILL_S = 1.0
 _ROUTE_LIMIT_S = 30.0
-_OPERATOR_LIMIT_S = 90.0  # it shares its cores with the load
 _PAIR = f"/apis/slipstream.dev/v1alpha1/namespaces/{NAMESPACE}/modelpairs/embedded"
 
 
@@ -40,7 +34,6 @@ def cluster_faults(world: World, scale: Scale) -> Iterator[Reading]:
         kube.client().apply_yaml(list(_objects(world, kube)), namespace=NAMESPACE)
         with _gateway(world, kube) as gateway:
             yield _api_server_gone(world, kube, gateway, scale.api_server_gone_s)
-            yield _operator_killed(world, kube, gateway)
 
 
 def _api_server_gone(world: World, kube: KubeApiServer, gateway: Gateway, seconds: float) -> Reading:
@@ -63,46 +56,6 @@ def _api_server_gone(world: World, kube: KubeApiServer, gateway: Gateway, second
         figures={**tally.counts, "heard_s": heard_s},
         notes=tuple(tally.examples()),
     )
-
-
-def _operator_killed(world: World, kube: KubeApiServer, gateway: Gateway) -> Reading:
-    """As `tests/operator` does it, under load: killed after its first write, its second, …, and started again."""
-    with Load([gateway.url], _any_arm(world), clients=CLIENTS) as load:
-        expected, writes = _undisturbed(world, kube)
-        same = sum(_killed_after(world, kube, last, expected) for last in range(1, writes + 1))
-        load.wait_answers(CLIENTS)
-    tally = world.tally(load)
-    return Reading(
-        fault="operator killed at every write",
-        goal="0 failed requests; same end state",
-        measured=f"{same} of {writes} came to the same; {tally.requests} requests: {tally.summary()}",
-        passed=same == writes >= WRITES and tally.unacceptable == 0,
-        figures={**tally.counts, "same": same, "writes": writes},
-        notes=tuple(tally.examples()),
-    )
-
-
-def _undisturbed(world: World, kube: KubeApiServer) -> tuple[JSON, int]:
-    """The state that an operator comes to that lives, and the number of its writes until then."""
-    cluster = fresh(kube)
-    with OperatorProcess(kube, cluster.namespace, world.folder, module=(*CRASHING, "0")) as operator:
-        eventually(lambda: is_done(cluster), within_s=_OPERATOR_LIMIT_S)
-        time.sleep(_STILL_S)
-        expected = outcome(cluster)
-        return expected, min(sum(" PATCH " in line or " POST " in line for line in operator.log().splitlines()), WRITES)
-
-
-def _killed_after(world: World, kube: KubeApiServer, last: int, expected: JSON) -> bool:
-    """Whether the next operator comes to the expected state."""
-    cluster = fresh(kube)
-    with OperatorProcess(kube, cluster.namespace, world.folder, module=(*CRASHING, str(last))) as operator:
-        if operator.wait(within_s=_OPERATOR_LIMIT_S) != -signal.SIGKILL:
-            raise AssertionError(f"the operator did not come to its write {last}: {operator.log()[-500:]}")
-    with OperatorProcess(kube, cluster.namespace, world.folder):
-        try:
-            return eventually(lambda: outcome(cluster) == expected, within_s=_OPERATOR_LIMIT_S)
-        except AssertionError:  # not in time: that is the finding
-            return False
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from tests.e2e.chaos.table import Reading, percentile
 from tests.e2e.chaos.verdicts import Verdict
 from tests.e2e.chaos.wire import FAR, NEAR, NotHere, Wire
 from tests.e2e.chaos.world import Scale, World
+from tests.support.network import Network
 from tests.support.ports import lasting_ports
-from tests.support.relay import Relay
 
 LOSS = 0.05
 DELAY_S = 0.2  # there and back
@@ -32,14 +32,14 @@ def network(world: World, scale: Scale) -> Iterator[Reading]:
         except NotHere as reason:
             yield Reading(fault="network", goal=_GOAL, measured=f"not available: {reason}", passed=None)
             return
-        relays = [stack.enter_context(Relay(replica.ports.grpc, host=NEAR)) for replica in world.replicas]
+        relays = [stack.enter_context(Network(replica.ports.grpc, host=NEAR)) for replica in world.replicas]
         gateway = _gateway(world, wire, relays)
         stack.callback(gateway.stop)
         gateway.start()
         yield from _faults(world, scale, wire, gateway, relays)
 
 
-def _faults(world: World, scale: Scale, wire: Wire, gateway: Gateway, relays: Sequence[Relay]) -> Iterator[Reading]:
+def _faults(world: World, scale: Scale, wire: Wire, gateway: Gateway, relays: Sequence[Network]) -> Iterator[Reading]:
     def resets(seconds: float) -> None:
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s:
@@ -82,7 +82,7 @@ def _measure(world: World, gateway: Gateway, name: str, play: Callable[[float], 
     )
 
 
-def _gateway(world: World, wire: Wire, relays: Sequence[Relay]) -> Gateway:
+def _gateway(world: World, wire: Wire, relays: Sequence[Network]) -> Gateway:
     """It listens on the link, where nobody else is: without keys it says so."""
     return Gateway(
         name="far-gateway",

@@ -24,7 +24,6 @@ READY_S = 120.0
 DRAIN_S = 30.0
 _PR_SET_PDEATHSIG = 1
 _PROBE_S = 2.0
-_METRICS_S = 10.0
 
 
 class Replica:
@@ -154,15 +153,6 @@ class Gateway:
         if self._child is not None:
             self._child.stop(timeout_s=5)
         self._child = None
-
-    def metric(self, name: str, label: str = "", *, key: str = "") -> float:
-        """The sum of the series called `name` that have `label` (`key="value"`) in them. `key` opens admin paths."""
-        request = urllib.request.Request(
-            f"{self.url}/metrics", headers={"authorization": f"Bearer {key}"} if key else {}
-        )
-        with urllib.request.urlopen(request, timeout=_METRICS_S) as response:
-            rows = [line.rpartition(" ") for line in response.read().decode().splitlines()]
-        return sum(float(value) for full, _, value in rows if full.partition("{")[0] == name and label in full)
 
     def _not_ready(self) -> str | None:
         try:

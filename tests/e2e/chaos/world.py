@@ -19,9 +19,9 @@ from tests.e2e.chaos.paced_server import PacedServer
 from tests.e2e.chaos.processes import Gateway, Replica, from_file
 from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.verdicts import Tally
+from tests.support.network import Network
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
-from tests.support.relay import Relay
 
 CLIENTS = 8
 REPLICAS = 2
@@ -50,7 +50,6 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     vanishing: int = 1_000
     vanishing_engine: int = 20
     network_s: float = 12.0
-    hostile: int = 3_000
     soak_minutes: float = 60.0
 
 
@@ -64,7 +63,6 @@ FULL = Scale(
     vanishing=10_000,
     vanishing_engine=100,
     network_s=60.0,
-    hostile=100_000,
 )
 
 
@@ -79,7 +77,7 @@ class World:
         standing: Sequence[str],
         gateway: Gateway,
         redis: RedisServer,
-        redis_relay: Relay,
+        redis_relay: Network,
         paced: PacedServer,
     ) -> None:
         """`standing` are the addresses of further replicas, to which nothing is done; `redis_relay` is where gateways
@@ -108,15 +106,14 @@ class World:
             replica.heal()
         self.redis.heal()
 
-    def new_gateway(self, name: str, *options: str, redis_url: str = "") -> Gateway:
-        """A further gateway of the same kind; whoever asks for it starts and stops it. `redis_url` "": by the relay."""
+    def new_gateway(self, name: str) -> Gateway:
+        """A further gateway of the same kind. The caller starts and stops it."""
         return Gateway(
             name=name,
             folder=self.folder,
             source=from_file(self.manifest, self.endpoints),
             port=lasting_ports(1)[0],
-            redis_url=redis_url or _redis_url(self.redis_relay),
-            options=options,
+            redis_url=_redis_url(self.redis_relay),
         )
 
 
@@ -128,11 +125,11 @@ def running_world(folder: Path, *, replicas: int = REPLICAS, standing: Sequence[
     """Start everything, and end it by its id, whatever happens."""
     with ExitStack() as stack:
         servers = _replicas(folder, replicas, stack)
-        paced = stack.enter_context(PacedServer(folder))
+        paced = stack.enter_context(PacedServer())
         (folder / "pairs.yaml").write_text(EMBEDDED_MANIFEST.read_text() + PACED_PAIR.format(url=paced.url))
         redis = RedisServer(folder, lasting_ports(1)[0])
         stack.callback(redis.stop)
-        redis_relay = stack.enter_context(Relay(redis.port))
+        redis_relay = stack.enter_context(Network(redis.port))
         gateway = Gateway(
             name="gateway",
             folder=folder,
@@ -155,7 +152,7 @@ def running_world(folder: Path, *, replicas: int = REPLICAS, standing: Sequence[
         )
 
 
-def _redis_url(relay: Relay) -> str:
+def _redis_url(relay: Network) -> str:
     return f"redis://127.0.0.1:{relay.port}/0"
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import msgspec
 import psutil
-import uvloop
 
 from tests.e2e.hostile.corpus import LIVE, Case, corpus
 from tests.e2e.hostile.mutations import LIGHT_BYTES, mutated, seeds, split
 from tests.e2e.hostile.wire import Answers, talk
-from tests.e2e.hostile.world import Target, hostile_world
+from tests.e2e.hostile.world import Target
 
 MUTATED_SHARE = 0.75
 HEAVY_SHARE = 0.002
@@ -184,15 +181,3 @@ async def _in_flight(port: int) -> float:
     answers = await talk(port, [LIVE.replace(b"/health/live", b"/metrics")])
     rows = [line for line in answers.data.decode().splitlines() if line.startswith("slipstream_requests_in_flight")]
     return sum(float(row.rpartition(" ")[2]) for row in rows)
-
-
-def run_hostile(count: int, *, seed: int = 0, at_once: int = 128) -> Readings:
-    """`bombard` on a gateway of its own that has seen the whole corpus before."""
-
-    async def run(folder: Path) -> Readings:
-        async with hostile_world(folder) as target:
-            await bombard(WARM_UP, target, seed=seed - 1, at_once=at_once)  # what it needs for them all, it then has
-            return await bombard(count, target, seed=seed, at_once=at_once)
-
-    with TemporaryDirectory(prefix="slipstream-hostile-") as folder:
-        return uvloop.run(run(Path(folder)))

@@ -108,7 +108,7 @@ def run_gateway(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
         one.process.stop()
 
 
-@pytest.mark.slow  # a server of its own; tests/gateway/conformance has scripted ones
+@pytest.mark.slow  # a server of its own; tests/gateway/lossless has scripted ones
 def test_server_of_garbage_never_speculates(
     run_gateway: Callable[[str], Running], garbage_server: VllmServer, plain_vllm_server: VllmServer
 ) -> None:

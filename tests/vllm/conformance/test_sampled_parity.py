@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from slipstream_core.manifest import compile_table, parse
 from slipstream_core.settings import Deadlines, GatewaySettings
@@ -17,11 +18,15 @@ from slipstream_gateway.admission import Admission
 from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.app.app import connect
 from slipstream_gateway.fleet.fleet import Fleet
-from slipstream_gateway.request.parity.drawn import drawn, wants_token_ids
-from slipstream_gateway.request.parity.scheduler import Parity
+from slipstream_gateway.lossless.parity import Parity
+from slipstream_gateway.request.call import Call, Context
+from slipstream_gateway.request.candidates import Attempt, Candidate
+from slipstream_gateway.request.deadlines import CallTimer
+from slipstream_gateway.request.query_of_death import QueriesOfDeath
 from slipstream_gateway.upstreams.base import Job, Wire
 from slipstream_tools.up.vllm_server import VllmServer
 
+from tests.gateway.lossless.parity_bench import pieces_of
 from tests.support.polling import soon
 
 WAIT_S = 240.0
@@ -64,6 +69,7 @@ class Traffic:
         self.parity = Parity(
             fleet=self.fleet,
             admission=Admission(max_in_flight=9, max_queued=9, queue_timeout_s=WAIT_S),
+            deaths=QueriesOfDeath(),
             look_s=0.02,
             distrust=lambda *what: self.distrusted.append(what),
         )
@@ -74,22 +80,23 @@ class Traffic:
 
     async def ask(self, request: GenerationRequest) -> bytes:
         """What the client of one request gets; returns when the answer was compared."""
-        wants = wants_token_ids(self.replica, served=self.served, decision=DECISION, request=request, draw=0.0)
+        call = Call(request, Context("r"), CallTimer(total_s=WAIT_S, deadline_s=None))
+        call.decision, call.draws = DECISION, msgspec.structs.replace(call.draws, parity=0.0)
+        assert self.served.route.speculative is not None
+        call.attempt = Attempt(Candidate(self.replica, self.served, self.served.route.speculative, DECISION))
+        drawn = self.parity.samples.draw(call, self.served)
+        assert drawn is not None
+        call.draw(drawn)
+        wants = drawn.wants_token_ids(call, call.attempt)
         job = Job(request=request, model=MODEL, draft_length=4, request_id="r", token_ids=wants)
-        candidate = drawn(self.served, self.served, decision=DECISION, job=job, draw=0.0)
-        assert candidate is not None
-        upstream = self.replica.upstream
         data = b""
-        if not request.stream:
-            whole = await upstream.complete(job)
-            self.parity.take(candidate, whole)
-            data = b"".join(piece.data for piece in whole.pieces if isinstance(piece, Wire))
-        else:
-            stream = await upstream.open(job)
-            watched = self.parity.watch(candidate, stream)
-            while (piece := await watched.next()) is not None:
-                data += piece.data if isinstance(piece, Wire) else b""
-            await watched.aclose()
+        for piece in await pieces_of(self.replica, job):
+            data += piece.data if isinstance(piece, Wire) else b""
+            call.copy.add(piece)  # type: ignore[union-attr]
+        call.status = "ok"
+        call.timer.close()
+        call.attempt.release()
+        drawn.ended(call)
         await self._compared()
         return data
 

@@ -42,10 +42,10 @@ def start_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     """Starts gateways for a manifest's text; all are stopped after the module."""
     with contextlib.ExitStack() as stack:
 
-        def start(text: str) -> Gateway:
+        def start(text: str, **deadlines: float) -> Gateway:
             path = Path(tmp_path_factory.mktemp("gateway"), "pair.yaml")
             path.write_text(text)
-            started = Gateway(path, GatewaySettings(manifest=path, deadlines=Deadlines(connect_s=10.0)))
+            started = Gateway(path, GatewaySettings(manifest=path, deadlines=Deadlines(connect_s=10.0, **deadlines)))
             stack.callback(started.stop)
             return started
 

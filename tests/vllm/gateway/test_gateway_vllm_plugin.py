@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.gateway_thread import Gateway
-from tests.support.relay import Relay
+from tests.support.network import Network
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import ask, until_reason
 
@@ -18,29 +18,16 @@ def port_of(server: VllmServer) -> int:
     return int(server.url.rpartition(":")[2])
 
 
-@pytest.fixture
-def relay() -> Iterator[Callable[[VllmServer], Relay]]:
-    """Makes addresses that lead to a server at first; all are stopped after the test."""
-    made: list[Relay] = []
-
-    def make(server: VllmServer) -> Relay:
-        made.append(Relay(port_of(server)))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
-
-
 def test_a_server_without_the_plugin_decodes_plainly_until_one_with_it_takes_its_place(
     start_gateway: Callable[..., Gateway],
     garbage_server: VllmServer,
     vllm_server: VllmServer,
-    relay: Callable[[VllmServer], Relay],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    address = relay(garbage_server)
-    with caplog.at_level(logging.INFO, "slipstream_gateway.upstreams.vllm_plugin"):
+    with (
+        Network(port_of(garbage_server)) as address,
+        caplog.at_level(logging.INFO, "slipstream_gateway.upstreams.vllm_plugin"),
+    ):
         served = start_gateway(manifest([address.url]))
         decision = until_reason(served, "engine_cannot")
         assert decision["arm"] == "plain"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from slipstream_tools.up.vllm_server import VllmServer
-from slipstream_vllm.counters import MAX_CLASSES, OTHER, StepCounts
+from slipstream_vllm.counters import DRAFTER, MAX_CLASSES, OTHER, StepCounts
 
 from deploy.generate.dashboards_vllm import vllm
 from docs.generate.exposed import labels_of
@@ -105,7 +105,7 @@ def test_panel_has_data_of_the_pair(expression: str, prometheus: str) -> None:
 def test_classes_of_clients_do_not_multiply_the_series() -> None:
     counts = StepCounts()
     for number in range(2 * MAX_CLASSES):
-        counts.add(f"class-{number}", 4, 4, 2)
-    rows = {label: drafts for label, _, drafts, _, _ in counts.take()}
+        counts.add(f"class-{number}", 4, DRAFTER, 4, 2)
+    rows = {label: drafts for label, _, _, drafts, _, _ in counts.take()}
     assert len(rows) < MAX_CLASSES
     assert rows[OTHER] == 2 * MAX_CLASSES - (len(rows) - 1)

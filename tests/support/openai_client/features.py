@@ -1,6 +1,7 @@
-"""Features of the official `openai` client, each as one call that works against vLLM and through the gateway alike.
+"""Features of the official `openai` client, each as one call that works against a server and through the gateway alike.
 
-`docs/howto/vllm-features.md` is made from this list, `test_openai_features.py` runs it.
+`docs/reference/features.md` is made from them. The tests `test_openai_features.py` (vLLM) and
+`test_features_by_engine.py` (the others) run them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import openai
 
 
 class Outcome(Enum):
-    """How the result through the gateway compares with the one that the server gives directly. The value is the cell of
-    the documentation's table."""
+    """How the result through the gateway compares with the one that vLLM gives directly. The value is the cell of the
+    documentation's table."""
 
     SAME = "yes"
     SERVER_ERROR = "yes: the server's own error"
@@ -33,15 +34,14 @@ class Target(NamedTuple):
 class Feature(NamedTuple):
     """One row of the table. `run` returns what the client made of the answers, or raises what it raised.
 
-    `plain` and `speculative` are what to expect on each arm; `param` is the field that an error of the gateway's own
+    `vllm` is what to expect on both arms of one pool of vLLM; `param` is the field that an error of the gateway's own
     names.
     """
 
     area: str
     name: str
     run: Callable[[Target], Any]
-    plain: Outcome = Outcome.SAME
-    speculative: Outcome = Outcome.SAME
+    vllm: Outcome = Outcome.SAME
     note: str = ""
     param: str | None = None
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.vllm.gateway.openai_client.features import CALL, WEATHER, Feature, Outcome, Target
+from tests.support.openai_client.features import CALL, WEATHER, Feature, Outcome, Target
 
 TEXT, RESPONSES, MODELS, ERRORS = "Text completions", "Responses", "Models", "Errors and transport"
 _TOKEN_IDS = [101, 57, 30, 412, 9]
 _TOOL = {"type": "function", "name": "forecast", "parameters": WEATHER, "strict": True}
 _FORMAT = {"format": {"type": "json_schema", "name": "weather", "strict": True, "schema": WEATHER}}
-_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
 
 def _text(**more: Any) -> Any:
@@ -58,9 +57,6 @@ _CONVERSATION = [
     },
     {"role": "user", "content": [{"type": "input_text", "text": "Why?"}]},
 ]
-_OWN = {"plain": Outcome.OWN_ERROR, "speculative": Outcome.OWN_ERROR}
-_THEIRS = {"plain": Outcome.SERVER_ERROR, "speculative": Outcome.SERVER_ERROR}
-_ANSWER = {"plain": Outcome.OWN_ANSWER, "speculative": Outcome.OWN_ANSWER}
 
 OTHERS = [
     Feature(TEXT, "one text", _text()),
@@ -73,7 +69,7 @@ OTHERS = [
     Feature(TEXT, "several prompts of token ids", _text(prompt=[_TOKEN_IDS, _TOKEN_IDS[1:]])),
     Feature(TEXT, "`n` with `seed`", _text(n=2, temperature=0.9, seed=4)),
     Feature(TEXT, "`stop`", _text(stop=["."], max_tokens=64)),
-    Feature(TEXT, "`suffix`", _text(suffix="end"), **_THEIRS, note="vLLM has no `suffix`."),
+    Feature(TEXT, "`suffix`", _text(suffix="end"), vllm=Outcome.SERVER_ERROR, note="vLLM has no `suffix`."),
     Feature(TEXT, "`best_of`", _text(best_of=2), note="vLLM ignores it."),
     Feature(RESPONSES, "one response", _response()),
     Feature(RESPONSES, "`instructions`", _response(instructions="Be brief.")),
@@ -107,8 +103,7 @@ OTHERS = [
         RESPONSES,
         "`min_p`",
         _response(temperature=0.8, extra_body={"min_p": 0.2, "seed": 5}),
-        plain=Outcome.FROM_PLAIN_POOL,
-        speculative=Outcome.FROM_PLAIN_POOL,
+        vllm=Outcome.FROM_PLAIN_POOL,
         param="min_p",
         note="As in chat.",
     ),
@@ -116,7 +111,7 @@ OTHERS = [
         RESPONSES,
         "`previous_response_id`",
         _response(previous_response_id="resp_1"),
-        **_OWN,
+        vllm=Outcome.OWN_ERROR,
         param="previous_response_id",
         note="A model of one server: passed on. Several servers: refused, as each keeps only its own responses.",
     ),
@@ -124,7 +119,7 @@ OTHERS = [
         RESPONSES,
         "`background`",
         _response(background=True),
-        **_OWN,
+        vllm=Outcome.OWN_ERROR,
         param="background",
         note="The gateway stores no responses to fetch later.",
     ),
@@ -132,28 +127,28 @@ OTHERS = [
         RESPONSES,
         "retrieve, cancel, delete",
         lambda target: target.client.responses.retrieve("resp_1"),
-        **_OWN,
+        vllm=Outcome.OWN_ERROR,
         note="404, as from a server that keeps none.",
     ),
     Feature(
         MODELS,
         "list",
         lambda target: [one.object for one in target.client.models.list()],
-        **_ANSWER,
+        vllm=Outcome.OWN_ANSWER,
         note="The models of the manifest.",
     ),
     Feature(
         MODELS,
         "retrieve",
         lambda target: target.client.models.retrieve(target.model).object,
-        **_ANSWER,
+        vllm=Outcome.OWN_ANSWER,
         note="vLLM has no such path.",
     ),
     Feature(
         ERRORS,
         "unknown model",
         _chat(model="nobody"),
-        **_OWN,
+        vllm=Outcome.OWN_ERROR,
         param="model",
         note="404 in both; the code is OpenAI's, `model_not_found`.",
     ),
@@ -161,23 +156,30 @@ OTHERS = [
         ERRORS,
         "LoRA adapter by name",
         _chat(model="adapter"),
-        **_OWN,
+        vllm=Outcome.OWN_ERROR,
         param="model",
         note="A pair's `adapters` are the models `MODEL:NAME`; the gateway knows no others.",
     ),
     Feature(
         ERRORS,
         "parameter out of bounds",
-        _chat(temperature=7),
-        **_OWN,
+        _chat(temperature=-7),
+        vllm=Outcome.OWN_ERROR,
         param="temperature",
         note="400 in both; the gateway checks what it reads.",
     ),
-    Feature(ERRORS, "parameter that only the server checks", _chat(logprobs=True, top_logprobs=1000), **_THEIRS),
     Feature(
-        ERRORS, "prompt beyond the context", _chat(messages=[{"role": "user", "content": "word " * 4000}]), **_THEIRS
+        ERRORS,
+        "parameter that only the server checks",
+        _chat(logprobs=True, top_logprobs=1000),
+        vllm=Outcome.SERVER_ERROR,
     ),
-    Feature(ERRORS, "image part, text-only model", _chat(messages=[{"role": "user", "content": [_IMAGE]}]), **_THEIRS),
+    Feature(
+        ERRORS,
+        "prompt beyond the context",
+        _chat(messages=[{"role": "user", "content": "word " * 4000}]),
+        vllm=Outcome.SERVER_ERROR,
+    ),
     Feature(ERRORS, "the client's timeout", _late, note="The request is cancelled in the server."),
     Feature(ERRORS, "raw response", _raw, note="The gateway adds `x-request-id` and `x-slipstream-…`."),
 ]

@@ -15,11 +15,11 @@ import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.gateway_thread import Gateway
+from tests.support.openai_client.chat import CHAT
+from tests.support.openai_client.features import CALL, Feature, Outcome, Target
+from tests.support.openai_client.others import OTHERS
+from tests.support.openai_client.results import differences, result_of
 from tests.support.polling import eventually
-from tests.vllm.gateway.openai_client.chat_features import CHAT
-from tests.vllm.gateway.openai_client.features import CALL, Feature, Outcome, Target
-from tests.vllm.gateway.openai_client.other_features import OTHERS
-from tests.vllm.gateway.openai_client.results import differences, result_of
 
 SERVED = "slipstream-embedded"
 PUBLIC = "acme"
@@ -108,22 +108,21 @@ def test_feature_is_the_same_through_the_gateway(
     feature: Feature, arm: Arm, direct: Callable[[Feature], Any], request: pytest.FixtureRequest
 ) -> None:
     asked = request.node.callspec.params["arm"]
-    expected = feature.plain if asked == "plain" else feature.speculative
     arm.decisions.clear()
     found, wanted = result_of(feature.run, arm.target), direct(feature)
-    if expected in (Outcome.OWN_ERROR, Outcome.OWN_ANSWER):
-        check_own(feature, expected, found)
+    if feature.vllm in (Outcome.OWN_ERROR, Outcome.OWN_ANSWER):
+        check_own(feature, found)
         return
     assert list(differences(found, wanted)) == []
-    assert ("exception" in found) is (expected is Outcome.SERVER_ERROR or "timeout" in feature.name)
-    if expected is Outcome.FROM_PLAIN_POOL:
+    assert ("exception" in found) is (feature.vllm is Outcome.SERVER_ERROR or "timeout" in feature.name)
+    if feature.vllm is Outcome.FROM_PLAIN_POOL:
         assert {each["x-slipstream-reason"] for each in arm.decisions} == {"unsupported_parameter"}
-    elif expected is Outcome.SAME and arm.decisions:
+    elif feature.vllm is Outcome.SAME and arm.decisions:
         assert {each["x-slipstream-arm"] for each in arm.decisions} == {asked}
 
 
-def check_own(feature: Feature, expected: Outcome, found: Any) -> None:
-    if expected is Outcome.OWN_ANSWER:
+def check_own(feature: Feature, found: Any) -> None:
+    if feature.vllm is Outcome.OWN_ANSWER:
         assert found in (["model"], "model")
         return
     assert found["exception"] in ("BadRequestError", "NotFoundError")
@@ -131,7 +130,7 @@ def check_own(feature: Feature, expected: Outcome, found: Any) -> None:
     assert set(found["error"]) == {"message", "type", "param", "code"}
 
 
-@pytest.mark.parametrize("feature", [one for one in FEATURES if one.plain is Outcome.FROM_PLAIN_POOL], ids=names)
+@pytest.mark.parametrize("feature", [one for one in FEATURES if one.vllm is Outcome.FROM_PLAIN_POOL], ids=names)
 def test_without_a_plain_pool_the_parameter_is_refused_by_its_name(
     feature: Feature, start_gateway: Callable[..., Gateway], vllm_server: VllmServer
 ) -> None:

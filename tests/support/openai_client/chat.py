@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.vllm.gateway.openai_client.features import CALL, WEATHER, Feature, Outcome, Target
+from tests.support.openai_client.features import CALL, WEATHER, Feature, Outcome, Target
 
 AREA = "Chat completions"
 STREAM = "Streamed chat"
@@ -23,6 +23,7 @@ _ALERT = {
         },
     },
 }
+_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 _NAMED = {"type": "function", "function": {"name": "forecast"}}
 _SCHEMA = {"type": "json_schema", "json_schema": {"name": "weather", "strict": True, "schema": WEATHER}}
 
@@ -53,8 +54,7 @@ def _twice(**more: Any) -> Any:
 
 
 _POOL = {
-    "plain": Outcome.FROM_PLAIN_POOL,
-    "speculative": Outcome.FROM_PLAIN_POOL,
+    "vllm": Outcome.FROM_PLAIN_POOL,
     "note": "vLLM refuses it while speculation is configured. Without a `plain` pool: 400 with the parameter's name.",
 }
 
@@ -69,6 +69,13 @@ CHAT = [
     ),
     Feature(
         AREA, "content in text parts", _of(messages=[{"role": "user", "content": [{"type": "text", "text": CALL}]}])
+    ),
+    Feature(
+        AREA,
+        "an image",
+        _of(messages=[{"role": "user", "content": [_IMAGE]}]),
+        vllm=Outcome.SERVER_ERROR,
+        note="The tested model takes text alone: vLLM says so. A multimodal one answers.",
     ),
     Feature(AREA, "`max_tokens`", _of(max_tokens=5)),
     Feature(AREA, "`max_completion_tokens`", _of(max_tokens=None, max_completion_tokens=5)),
@@ -151,8 +158,7 @@ CHAT = [
             tools=[_FORECAST],
             tool_choice="none",
         ),
-        plain=Outcome.SERVER_ERROR,
-        speculative=Outcome.SERVER_ERROR,
+        vllm=Outcome.SERVER_ERROR,
         note="The tested pair's chat template has no tools: vLLM says so. Other templates take them.",
     ),
 ]
