@@ -18,7 +18,7 @@ from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
-from slipstream_vllm import compatibility, hybrid_v2, settings
+from slipstream_vllm import compatibility, settings
 from slipstream_vllm.errors import UnsupportedServerError
 from slipstream_vllm.hooks import wrap
 
@@ -40,6 +40,8 @@ def _with_equality(load_model: Callable[..., Any]) -> Callable[..., Any]:
                 _check_type(own, known)
             self.rejection_sampler = EqualitySampler(self.sampler, self.speculative_config, self.device)
             if settings.is_hybrid(config):
+                from slipstream_vllm import hybrid_v2  # needs what only the tested release has
+
                 hybrid_v2.attach(self)
 
     return load_model_with_equality

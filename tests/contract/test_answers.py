@@ -124,8 +124,8 @@ async def test_messages_and_their_parts_are_in_the_prompt(engine: Engine) -> Non
     user = {"role": "user", "content": "Reply briefly."}
     parts = [{"type": "text", "text": "Reply "}, {"type": "text", "text": "briefly."}]
     whole = await prompt(user)
-    in_parts = await prompt({"role": "user", "content": parts})
-    assert abs(len(in_parts) - len(whole)) <= 2  # engines join parts differently
+    in_lines = await prompt({"role": "user", "content": "Reply \nbriefly."})  # vLLM joins parts with a line end
+    assert await prompt({"role": "user", "content": parts}) in (whole, in_lines)
     assert len(await prompt({"role": "user", "content": parts[:1]})) < len(whole)
     assert len(await prompt({"role": "system", "content": "You are an agent."}, user)) > len(whole)
     assert await prompt({**user, "name": "mara"})
