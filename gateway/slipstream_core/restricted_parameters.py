@@ -6,9 +6,7 @@ parameters affect the caller's own answer only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -37,35 +35,6 @@ class Restricted(StrEnum):
     FILE_ID = "file_id"
     SERVER_TOOLS = "server_tools"
     UNKNOWN = "unknown_parameters"
-
-
-WHY: Mapping[Restricted, str] = MappingProxyType(
-    {
-        Restricted.PRIORITY: "runs before the requests of others, or preempts them; 0 needs no permission",
-        Restricted.REQUEST_ID: "takes the id of another's request, log line or stored response",
-        Restricted.SESSION_ID: "joins the session of another in the events of the prefix cache",
-        Restricted.KV_TRANSFER_PARAMS: "reads and frees blocks of the cache on a named server",
-        Restricted.EC_TRANSFER_PARAMS: "the same for the cache of encoders",
-        Restricted.VLLM_XARGS: "reaches vLLM's connectors, schedulers and logits processors",
-        Restricted.CHAT_TEMPLATE: "runs a Jinja program in the server; also as a name in `chat_template_kwargs`",
-        Restricted.MEDIA_IO_KWARGS: "chooses how many frames of a video the server decodes, and by which program",
-        Restricted.MM_PROCESSOR_KWARGS: "sets the size of images and videos in the server's memory",
-        Restricted.PROMPT_EMBEDS: "loads a serialized tensor in the server; also as a part of a message",
-        Restricted.IMAGE_EMBEDS: "the same, a part of a message",
-        Restricted.AUDIO_EMBEDS: "the same, a part of a message",
-        Restricted.VIDEO_EMBEDS: "the same, a part of a message",
-        Restricted.UUID: "names an image, audio or video in the server's cache, which all callers share",
-        Restricted.PREVIOUS_RESPONSE_ID: "reads a stored response",
-        Restricted.CONVERSATION: "reads and extends a stored conversation",
-        Restricted.STORED_PROMPT: "reads a stored prompt (`/v1/responses` only)",
-        Restricted.ITEM_REFERENCE: "reads an item of a stored response",
-        Restricted.FILE_ID: "reads a stored file",
-        Restricted.SERVER_TOOLS: "`tools` other than functions and those that the client runs, `web_search_options`: the "
-        "server connects to other hosts, runs code, or searches stored files",
-        Restricted.UNKNOWN: "a name that is a parameter neither of OpenAI's API nor of vLLM's, such as one of SGLang's",
-    }
-)
-"""The effect of each parameter, for the documentation."""
 
 
 class RestrictedUse(NamedTuple):

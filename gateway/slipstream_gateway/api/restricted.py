@@ -38,9 +38,7 @@ _IN_PARTS = {
     )
 } | {"file_ids": Restricted.FILE_ID}
 _IN_BODY = {
-    str(one): one
-    for one in Restricted
-    if str(one) in KNOWN_PARAMETERS and one is not Restricted.STORED_PROMPT
+    str(one): one for one in Restricted if str(one) in KNOWN_PARAMETERS and one is not Restricted.STORED_PROMPT
 } | {"web_search_options": Restricted.SERVER_TOOLS}
 _IN_RESPONSES = _IN_BODY | {str(Restricted.STORED_PROMPT): Restricted.STORED_PROMPT}
 _TEMPLATE, _TEMPLATE_KWARGS = str(Restricted.CHAT_TEMPLATE), "chat_template_kwargs"
