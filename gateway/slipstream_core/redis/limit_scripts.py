@@ -11,7 +11,8 @@ that a double represents them to a hundredth of one.
                              which they expire unless renewed: those of a dead gateway expire
 
 If the clock is set back, stored instants move back with it, so that no caller waits for the difference: `at` has the
-earlier clock's time. No instant counts further ahead than the longest time that it may stand for.
+earlier clock's time. No instant counts further ahead than the longest time that it may stand for. A corrected instant is
+stored at once: from then on it comes closer.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ local function rates(key)
   local r, t, at = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
   local back = math.max(at - now, 0)
   local debt = at > 0 and {LONGEST_DEBT_US} or {MINUTE_US}
-  return math.min(r - back, now + {MINUTE_US}), math.min(t - back, now + debt)
+  local new_r, new_t = math.min(r - back, now + {MINUTE_US}), math.min(t - back, now + debt)
+  if new_r < r or new_t < t then redis.call('HSET', key, 'r', text(new_r), 't', text(new_t), 'at', text(now)) end
+  return new_r, new_t
 end
 """
 

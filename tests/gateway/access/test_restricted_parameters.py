@@ -167,7 +167,8 @@ def test_a_key_may_send_what_it_has_permissions_for(served: Callable[..., Any], 
 
 
 def test_a_misspelt_parameter_gets_a_suggestion(served: Callable[..., Any], keys: Any) -> None:
-    refused = post(served().url, keys.create(), {**CHAT, "top-p": 0.5})
+    key = keys.create()
+    refused = post(served().url, key, {**CHAT, "top-p": 0.5})
     assert refused.json()["error"]["message"] == "This key may not send 'top-p'. Did you mean 'top_p'?"
     file = {"keys": [], "jwt": {"issuer": "i", "audiences": ["a"], "jwks": "f", "rules": []}}
     rule = {"claim": "c", "value": "v", "scopes": {"parameters": ["priority", "chat_templat"]}}

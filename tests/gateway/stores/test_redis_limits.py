@@ -242,6 +242,8 @@ async def test_a_debt_of_tokens_survives_a_clock_that_is_set_back(server: RedisS
             assert isinstance(refusal, Refusal)
             assert refusal.limit is LimitName.TOKENS
             assert 500 < (refusal.retry_after_s or 0) < 700
+            stored_us = float(redis.hget(limits_key("debt"), "t") or 0)
+            assert stored_us - _now_us(redis) < 700_000_000  # it gets shorter from now on
 
 
 async def test_no_instant_counts_further_ahead_than_it_may(server: RedisServer) -> None:
