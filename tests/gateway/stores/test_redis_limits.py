@@ -210,6 +210,8 @@ def written_a_day_ahead(redis: Redis, key_id: str) -> None:
             redis.hincrbyfloat(limits_key(key_id), field, DAY_US)
     for name in redis.zrange(leases_key(key_id), 0, -1):
         redis.zincrby(leases_key(key_id), DAY_US, name)
+    for key in (limits_key(key_id), leases_key(key_id)):
+        redis.pexpire(key, redis.pttl(key) + DAY_US // 1000)  # Redis stores the instant
 
 
 async def test_a_clock_that_is_set_back_locks_no_caller_out(server: RedisServer) -> None:
