@@ -11,8 +11,8 @@ that a double represents them to a hundredth of one.
                              which they expire unless renewed: those of a dead gateway expire
 
 If the clock is set back, stored instants move back with it, so that no caller waits for the difference: `at` has the
-earlier clock's time. No instant counts further ahead than the longest time that it may stand for. A corrected instant is
-stored at once: from then on it comes closer.
+earlier clock's time. No instant counts further ahead than the longest time that it may stand for. A corrected instant
+is stored at once: from then on it comes closer.
 """
 
 from __future__ import annotations
