@@ -4,7 +4,7 @@ the field and the value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from slipstream_core.errors import InvalidRequest, MissingParameter, RequestCode
@@ -103,7 +103,7 @@ def _request(
     non_text: NonText,
     messages: tuple[Message, ...] = (),
     prompts: Sequence[Prompt | None] = (None,),
-    parts: Iterable[tuple[str, msgspec.Raw]] = (),
+    parts: Sequence[tuple[str, msgspec.Raw]] = (),
 ) -> GenerationRequest:
     options = body.stream_options
     if options is not None and not body.stream:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple, Protocol
 
@@ -214,7 +214,7 @@ def generation_request(
     non_text: NonText,
     include_usage: bool = False,
     added: Mapping[str, msgspec.Raw] = NOTHING_ADDED,
-    parts: Iterable[tuple[str, msgspec.Raw]] = (),
+    parts: Sequence[tuple[str, msgspec.Raw]] = (),
 ) -> GenerationRequest:
     """The request in `body` and `overrides`. `fields` is the body by name, `non_text` its parts other than text;
     `parts`: see `restricted_uses`. Servers also get the fields `added`, which no size counts. Raises

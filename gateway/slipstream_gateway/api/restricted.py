@@ -6,7 +6,7 @@ body may be nested deeply.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -42,6 +42,9 @@ _IN_BODY = {
 } | {"web_search_options": Restricted.SERVER_TOOLS}
 _IN_RESPONSES = _IN_BODY | {str(Restricted.STORED_PROMPT): Restricted.STORED_PROMPT}
 _TEMPLATE, _TEMPLATE_KWARGS = str(Restricted.CHAT_TEMPLATE), "chat_template_kwargs"
+_WITH_VALUES = {"tools", _TEMPLATE_KWARGS}
+_OF_COMPLETIONS = (_IN_BODY, KNOWN_PARAMETERS - _IN_BODY.keys() - _WITH_VALUES)
+_OF_RESPONSES = (_IN_RESPONSES, KNOWN_PARAMETERS - _IN_RESPONSES.keys() - _WITH_VALUES)
 _RUN_BY_CLIENTS = frozenset(
     {"function", "custom", "namespace", "local_shell", "apply_patch", "computer", "computer_use_preview"}
 )
@@ -60,11 +63,13 @@ _BARE_NAMES = frozenset(map(_bare, KNOWN_PARAMETERS))
 
 
 def restricted_uses(
-    fields: Mapping[str, msgspec.Raw], endpoint: Endpoint, parts: Iterable[tuple[str, msgspec.Raw]] = ()
+    fields: Mapping[str, msgspec.Raw], endpoint: Endpoint, parts: Sequence[tuple[str, msgspec.Raw]] = ()
 ) -> tuple[RestrictedUse, ...]:
     """The restricted parameters of the body `fields`. `parts` are lists inside it whose values may be media or refer to
     stored state, each with its place."""
-    named = _IN_RESPONSES if endpoint is Endpoint.RESPONSES else _IN_BODY
+    named, free = _OF_RESPONSES if endpoint is Endpoint.RESPONSES else _OF_COMPLETIONS
+    if not parts and fields.keys() <= free:
+        return ()  # the fast path for nearly every request
     found: Uses = {
         named[name]: name
         for name in fields.keys() & named.keys()
