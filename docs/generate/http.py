@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slipstream_core.errors import RequestCode
+from slipstream_core.restricted_parameters import Restricted
 
 from docs.generate.answers import REQUEST_HEADERS, RESPONSE_HEADERS
 from docs.generate.markdown import page, table
@@ -44,7 +45,8 @@ seed that the server got, the client's or the gateway's, or null: [seeds of vLLM
 _CODES_INTRODUCTION = """\
 Errors about one field of the request have the field in `param`, such as `messages[0].role`, and one of OpenAI's codes
 in `code`. Bodies that are not JSON have neither. A name that is no parameter of OpenAI's or vLLM's is forwarded to
-OpenAI-compatible servers; Slipstream's engine refuses it, and the message suggests a similar name."""
+OpenAI-compatible servers (with keys on, [if the key may send it](#restricted-parameters)); Slipstream's engine refuses
+it, and the message suggests a similar name."""
 _CODES: Mapping[RequestCode, str] = {
     RequestCode.TYPE: "The value has the wrong JSON type. `3.0` counts as an integer.",
     RequestCode.VALUE: "The value has the right type and is not allowed.",
@@ -52,6 +54,37 @@ _CODES: Mapping[RequestCode, str] = {
     RequestCode.UNKNOWN: "No known server has a parameter of this name.",
     RequestCode.UNSUPPORTED: "No server of the model has the parameter.",
     RequestCode.UNSUPPORTED_VALUE: "No server of the model supports this value of the parameter.",
+}
+
+
+_RESTRICTED_INTRODUCTION = """\
+With keys on, a key needs a [permission](../access.md#restricted-parameters) for each of these parameters, because they
+act on other callers or on the server. Otherwise the answer is 403 with the parameter in `param`, before any server is
+asked. Null and absent parameters need none. Without keys everybody may send them. The list was read in vLLM 0.32's
+request classes and in OpenAI's reference; all other parameters of these two affect the caller's own answer."""
+_RESTRICTED: Mapping[Restricted, str] = {
+    Restricted.PRIORITY: "runs before the requests of others, or preempts them; 0 needs no permission",
+    Restricted.REQUEST_ID: "takes the id of another's request, log line or stored response",
+    Restricted.SESSION_ID: "joins the session of another in the events of the prefix cache",
+    Restricted.KV_TRANSFER_PARAMS: "reads and frees blocks of the cache on a named server",
+    Restricted.EC_TRANSFER_PARAMS: "the same for the cache of encoders",
+    Restricted.VLLM_XARGS: "reaches vLLM's connectors, schedulers and logits processors",
+    Restricted.CHAT_TEMPLATE: "runs a Jinja program in the server; also as a name in `chat_template_kwargs`",
+    Restricted.MEDIA_IO_KWARGS: "chooses how many frames of a video the server decodes, and by which program",
+    Restricted.MM_PROCESSOR_KWARGS: "sets the size of images and videos in the server's memory",
+    Restricted.PROMPT_EMBEDS: "loads a serialized tensor in the server; also as a part of a message",
+    Restricted.IMAGE_EMBEDS: "the same, a part of a message",
+    Restricted.AUDIO_EMBEDS: "the same, a part of a message",
+    Restricted.VIDEO_EMBEDS: "the same, a part of a message",
+    Restricted.UUID: "names an image, audio or video in the server's cache, which all callers share",
+    Restricted.PREVIOUS_RESPONSE_ID: "reads a stored response",
+    Restricted.CONVERSATION: "reads and extends a stored conversation",
+    Restricted.STORED_PROMPT: "reads a stored prompt (`/v1/responses` only)",
+    Restricted.ITEM_REFERENCE: "reads an item of a stored response",
+    Restricted.FILE_ID: "reads a stored file",
+    Restricted.SERVER_TOOLS: "`tools` that the server runs (all but functions and those of the client), and "
+    "`web_search_options`: the server connects to other hosts, runs code, or searches stored files",
+    Restricted.UNKNOWN: "a name that is a parameter neither of OpenAI's API nor of vLLM's, such as one of SGLang's",
 }
 
 
@@ -74,6 +107,9 @@ def http() -> str:
         "## Fields of a generation request",
         described["components"]["schemas"]["ChatRequest"]["description"],
         table(("Field", "Bounds", "Meaning"), _fields(described["components"]["schemas"])),
+        "## Restricted parameters",
+        _RESTRICTED_INTRODUCTION,
+        table(("Permission", "Effect"), [(f"`{one}`", _RESTRICTED[one]) for one in Restricted]),
         "## Errors",
         'Always `{"error": {"message", "type", "param", "code"}}`; in a stream, as its last event.',
         table(("Status", "When"), _errors(described)),

@@ -92,7 +92,8 @@ _ERRORS: Mapping[int, str] = {
     400: "The request is malformed, out of bounds, or needs a feature that no server of the pair has. The message has "
     "the field and the value. An upstream's own 4xx is forwarded unchanged.",
     401: "There is no key, or it is invalid. Only if keys are on.",
-    403: "The key lacks the scope. Without keys on the loopback: `Host` or `Origin` is foreign.",
+    403: "The key lacks the scope, or the permission for a restricted parameter. Without keys on the loopback: `Host` "
+    "or `Origin` is foreign.",
     404: "There is no such model or path.",
     405: "The path does not support the method.",
     408: "The request did not arrive in time, or its answer was not read.",

@@ -178,7 +178,11 @@ class NotAuthenticated(AccessError):
 
 
 class Forbidden(AccessError):
-    """The caller is known, and lacks the permission."""
+    """The caller is known, and lacks the permission. `param` is the field of the request that needs it, if any."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class LimitReached(AccessError):

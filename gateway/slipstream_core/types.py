@@ -10,6 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from slipstream_core.restricted_parameters import RestrictedUse
+
 
 class Arm(StrEnum):
     """The way a request is decoded. `CONTROL` would have been speculative and was held back on purpose."""
@@ -174,8 +176,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …), by their OpenAI or vLLM name, and `RESPONSES_FEATURE` for a
     request to that endpoint, which not every backend supports. `mode` and `draft_length` are the client's preference,
     which a policy may permit; `learn` False excludes the outcome from the estimates. `capture`: the client allows or
-    denies that the answer is kept for training; None without its header. `raw` is the unchanged body, for upstreams
-    with the same protocol.
+    denies that the answer is kept for training; None without its header. `restricted` are the parameters for which a
+    key needs a permission. `raw` is the unchanged body, for upstreams with the same protocol.
     """
 
     endpoint: Endpoint
@@ -200,6 +202,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     draft_length: int | None = None
     learn: bool = True
     capture: bool | None = None
+    restricted: tuple[RestrictedUse, ...] = ()
     raw: bytes = b""
 
     @property

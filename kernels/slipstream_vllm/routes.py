@@ -7,9 +7,9 @@
     PUT  /slipstream/requests/{id}      {"draft_length": int}       one request, by the id in its response
     POST /slipstream/stop_drafting      length 0 for all running and waiting requests
 
-A bearer token is required if one is configured: SLIPSTREAM_VLLM_TOKEN or vLLM's own API key, either of them. Without a
-token, any client may read. Only loopback clients may change, and no web page that is open in a browser there. If the
-engine does not answer, the status is 504.
+Changes act on the requests of all clients. They need the bearer token SLIPSTREAM_VLLM_TOKEN; vLLM's own API keys, which
+clients have, may read. With neither configured any client may read, only loopback clients may change, and no web page
+that is open in a browser there. If the engine does not answer, the status is 504.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 import secrets
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from ipaddress import ip_address
 from json import JSONDecodeError
@@ -83,7 +83,9 @@ class ControlRoutes:
             file = settings.class_file(engine_client.vllm_config, report=logger.warning)
             if file is not None:
                 admission.install_rules(file)
-            state.slipstream = Control(engine_client, _tokens(args), class_file=file)
+            state.slipstream = Control(
+                engine_client, token=settings.control_token(), api_keys=_api_keys(args), class_file=file
+            )
 
 
 class Refusal(Exception):
@@ -107,8 +109,9 @@ class Control:
     def __init__(
         self,
         engine_client: Any,
-        tokens: list[str],
         *,
+        token: str | None = None,
+        api_keys: Iterable[str] = (),
         class_file: ClassFile | None = None,
         deadline_s: float = ENGINE_DEADLINE_S,
     ) -> None:
@@ -116,7 +119,8 @@ class Control:
         self._deadline_s = deadline_s
         self._core = engine_client.engine_core
         self._config = engine_client.vllm_config
-        self._digests = [_digest(token) for token in tokens]
+        self._may_change = [_digest(token)] if token else []
+        self._may_read = [*self._may_change, *map(_digest, api_keys)]
 
     @property
     def max_draft_length(self) -> int:
@@ -167,23 +171,29 @@ class Control:
         }
 
     def authorize(self, request: Request, *, changes: bool) -> None:
-        """Raises: `Refusal` with 401 for a wrong or missing token, 403 for a remote client if no token is set."""
-        if self._digests:
+        """Raises: `Refusal` with 401 for a wrong or missing token, 403 for a token that may only read, and for a remote
+        client if no token is set."""
+        if self._may_read:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             digest = _digest(token)
-            known = [secrets.compare_digest(digest, accepted) for accepted in self._digests]
-            if scheme.lower() != "bearer" or not any(known):
+            if scheme.lower() != "bearer" or not _is_among(digest, self._may_read):
                 raise Refusal(HTTPStatus.UNAUTHORIZED, "The bearer token is missing or wrong.")
+            if changes and not _is_among(digest, self._may_change):
+                raise Refusal(
+                    HTTPStatus.FORBIDDEN,
+                    f"vLLM's API key may not change this server for all clients: set {settings.TOKEN_VARIABLE} there, "
+                    "and send it as bearer token.",
+                )
         elif changes and not _is_loopback(request):
             raise Refusal(
                 HTTPStatus.FORBIDDEN,
-                f"Only loopback clients may change this server: set {settings.TOKEN_VARIABLE} or --api-key there, "
-                "and send it as bearer token.",
+                f"Only loopback clients may change this server: set {settings.TOKEN_VARIABLE} there, and send "
+                "it as bearer token.",
             )
         elif changes and any(name in request.headers for name in _OF_PAGES):  # a browser sends them with each change
             raise Refusal(
                 HTTPStatus.FORBIDDEN,
-                f"Web pages must not change this server: set {settings.TOKEN_VARIABLE} or --api-key there, or omit "
+                f"Web pages must not change this server: set {settings.TOKEN_VARIABLE} there, or omit "
                 "Origin and Sec-Fetch-Site.",
             )
 
@@ -260,9 +270,13 @@ async def _field(request: Request, name: str) -> object:
     return body[name]
 
 
-def _tokens(args: Namespace) -> list[str]:
-    keys = args.api_key or [envs.VLLM_API_KEY]
-    return [token for token in (settings.control_token(), *keys) if token]
+def _api_keys(args: Namespace) -> list[str]:
+    """vLLM's own: its clients have them."""
+    return [key for key in args.api_key or [envs.VLLM_API_KEY] if key]
+
+
+def _is_among(digest: bytes, accepted: Sequence[bytes]) -> bool:
+    return any(secrets.compare_digest(digest, one) for one in accepted)
 
 
 def _digest(token: str) -> bytes:

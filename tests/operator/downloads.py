@@ -20,6 +20,11 @@ def downloads(raw: JSON) -> JSON:
     return container
 
 
+def words(container: JSON) -> list[str]:
+    """The command with its arguments, as Kubernetes passes them to the program."""
+    return [word.replace("$$", "$") for word in [*container["command"], *container["args"]]]
+
+
 def volumes(raw: JSON) -> dict[str, JSON]:
     return {volume["name"]: volume for volume in template(raw)["spec"]["volumes"]}
 

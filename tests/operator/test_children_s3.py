@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from slipstream_operator.reconcile.pods import PodReason
 
-from tests.operator.downloads import condition_of, downloads, problem_of
+from tests.operator.downloads import condition_of, downloads, problem_of, words
 from tests.operator.pair_objects import JSON, SPEC, VLLM_SPEC, pair_object, template
 from tests.support.breaking_network import BreakingNetwork, Cut
 from tests.support.polling import eventually
@@ -68,17 +68,17 @@ class Download:
 
     def start(self, source: str = "s3://models/acme/target", **variables: str) -> subprocess.Popen[str]:
         container = downloads(store_pair(source, mount=str(self.models)))
-        assert container["command"][:2] == ["sh", "-c"]
-        script = container["command"][2].replace("$$", "$")
+        program = words(container)
+        assert program[:2] == ["sh", "-c"]
         for there, here in (("/opt/slipstream/s3_download.py", PROGRAM), ("/dev/termination-log", self.report)):
-            assert there in script
-            script = script.replace(there, str(here))
+            assert there in program[2]
+            program[2] = program[2].replace(there, str(here))
         own = {each["name"]: each["value"] for each in container["env"] if "value" in each}
         keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_EC2_METADATA_DISABLED": "true"}
         path = f"{s3_python().parent}:{os.environ['PATH']}"
         environment = {**own, **keys, "AWS_ENDPOINT_URL": self.url, "PATH": path, **variables}
         return subprocess.Popen(
-            ["sh", "-c", script],
+            program,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,7 +134,7 @@ def test_keys_of_a_store_are_for_the_download_only(spec: JSON) -> None:
 def test_the_server_reads_the_folder_of_the_download() -> None:
     raw = store_pair("s3://models/acme/target@0123456789abcdef")
     folder = "/models/s3/models/acme/target/@0123456789abcdef"
-    assert f"fetch_s3 s3://models/acme/target@0123456789abcdef '{folder}'" in downloads(raw)["command"][-1]
+    assert words(downloads(raw))[-3:] == ["store", "s3://models/acme/target@0123456789abcdef", folder]
     assert template(raw)["spec"]["containers"][0]["args"][0] == folder
 
 

@@ -108,7 +108,7 @@ def test_adapters_are_downloaded_and_named_as_clients_name_them():
     ]
     assert arguments[at + 3 : at + 5] == ["--enable-lora", "--max-loras=2"]
     download = template(raw)["spec"]["initContainers"][0]
-    assert "fetch acme/sql v1 '/models/hf/acme/sql/v1'" in download["command"][-1]
+    assert download["args"][-4:] == ["hub", "acme/sql", "v1", "/models/hf/acme/sql/v1"]
 
 
 def test_a_server_has_the_environment_of_the_pair():
@@ -121,6 +121,17 @@ def test_a_server_has_the_environment_of_the_pair():
     reference = {"secretKeyRef": {"name": "keys", "key": "acme"}}
     assert {"name": "VLLM_API_KEY", "valueFrom": reference} in environment
     assert {"name": "HF_HUB_OFFLINE", "value": "1"} in environment
+
+
+def test_the_key_of_a_server_is_the_token_of_its_control_routes_unless_the_pair_has_one():
+    key = {"name": "VLLM_API_KEY", "secret": {"name": "keys", "key": "acme"}}
+    reference = {"secretKeyRef": {"name": "keys", "key": "acme"}}
+    environment = server(vllm_pair(serving={"env": [key]}))["env"]
+    assert {"name": "SLIPSTREAM_VLLM_TOKEN", "valueFrom": reference} in environment
+    own = {"name": "SLIPSTREAM_VLLM_TOKEN", "value": "own"}
+    environment = server(vllm_pair(serving={"env": [key, own]}))["env"]
+    assert [each for each in environment if each["name"] == "SLIPSTREAM_VLLM_TOKEN"] == [own]
+    assert "SLIPSTREAM_VLLM_TOKEN" not in {each["name"] for each in server(vllm_pair())["env"]}
 
 
 @pytest.mark.parametrize("spec", [None, VLLM_SPEC], ids=["slipstream", "vllm"])

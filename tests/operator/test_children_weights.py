@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from slipstream_operator.reconcile.pods import PodReason, worst_problem
 
-from tests.operator.downloads import downloads, mounts, problem_of, volumes
+from tests.operator.downloads import downloads, mounts, problem_of, volumes, words
 from tests.operator.pair_objects import JSON, SPEC, VLLM_SPEC, pair_object, template
 from tests.support.model_hub import COMMIT, ModelHub
 
@@ -34,7 +34,7 @@ def test_a_model_of_a_hub_is_downloaded_to_the_pairs_volume_and_read_from_there(
     assert volumes(raw)["weights"]["persistentVolumeClaim"] == {"claimName": "weights"}
     assert mounts(download)["weights"] == {"name": "weights", "mountPath": "/models"}
     assert mounts(server)["weights"] == {"name": "weights", "mountPath": "/models", "readOnly": True}
-    assert f"fetch {REPOSITORY} v1 '/models/hf/{REPOSITORY}/v1'" in download["command"][-1]
+    assert words(download)[-4:] == ["hub", REPOSITORY, "v1", f"/models/hf/{REPOSITORY}/v1"]
     if spec is VLLM_SPEC:
         assert server["args"][0] == f"/models/hf/{REPOSITORY}/v1"
 
@@ -43,7 +43,7 @@ def test_further_drafts_are_downloaded_and_mounted_as_well() -> None:
     alternatives = [f"hf://{REPOSITORY}@v2", "pvc://heads/acme", "oci://models/tuned:1"]
     raw = pair_object(SPEC, draft={"alternatives": alternatives})
     pod = template(raw)["spec"]
-    assert f"fetch {REPOSITORY} v2 '/models/hf/{REPOSITORY}/v2'" in pod["initContainers"][0]["command"][-1]
+    assert words(pod["initContainers"][0])[-4:] == ["hub", REPOSITORY, "v2", f"/models/hf/{REPOSITORY}/v2"]
     [server] = pod["containers"]
     paths = {mount["mountPath"] for mount in server["volumeMounts"]}
     assert any(path.endswith("claims/heads") for path in paths)
@@ -84,15 +84,15 @@ def test_images_and_claims_of_sources_are_mounted() -> None:
 class Download:
     """Runs the container that downloads, with its volume below `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "models") -> None:
         self._folder = folder
-        self.models = folder / "models"
+        self.models = folder / name
 
     def run(self, hub_url: str, **variables: str) -> subprocess.CompletedProcess[str]:
         mount = {"storage": {"claim": "weights", "mountPath": str(self.models)}}
         container = downloads(hub_pair(serving=mount))
-        assert container["command"][:2] == ["sh", "-c"]
-        script = container["command"][2].replace("$$", "$")
+        program = words(container)
+        assert program[:2] == ["sh", "-c"]
         own = {each["name"]: each["value"] for each in container["env"]}
         environment = {
             **own,
@@ -102,7 +102,7 @@ class Download:
             **variables,
         }
         return subprocess.run(
-            ["sh", "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=120
+            program, cwd=self._folder, env=environment, capture_output=True, text=True, check=False, timeout=120
         )
 
     def content(self) -> dict[str, bytes]:
@@ -139,6 +139,16 @@ def test_a_download_is_checked_and_happens_once(download: Download, hub: Callabl
     again = download.run(served.url)  # the hub is gone
     assert again.returncode == 0, again.stderr
     assert "is complete" in again.stdout
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["it's", "a'; touch pwned; '", "$(touch pwned)", "`touch pwned`", "two words;"])
+def test_a_mount_path_is_no_program(name: str, tmp_path: Path, hub: Callable[..., ModelHub]) -> None:
+    download = Download(tmp_path, name)
+    done = download.run(hub().url)
+    assert done.returncode == 0, done.stderr
+    assert download.content() == FILES
+    assert [path.name for path in tmp_path.iterdir() if path.name == "pwned"] == []
 
 
 @pytest.mark.integration

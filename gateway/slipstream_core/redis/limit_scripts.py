@@ -5,10 +5,14 @@ Both keys of a caller have its id as their hash tag, so that they are in one slo
 of Redis (`TIME`), because gateways with different clocks would use different minutes. Instants are µs since 2024, so
 that a double represents them to a hundredth of one.
 
-    slipstream:limits:{id}   hash: r, t: up to when the rates of requests and of tokens are used; day, usd: the
-                             spending of that day (UTC), in billionths of a USD
+    slipstream:limits:{id}   hash: r, t: up to when the rates of requests and of tokens are used; at: when these were
+                             written; day, usd: the spending of that day (UTC), in billionths of a USD
     slipstream:leases:{id}   sorted set: taken places, one for each choice of a running request, by the instant at
                              which they expire unless renewed: those of a dead gateway expire
+
+If the clock is set back, stored instants move back with it, so that no caller waits for the difference: `at` has the
+earlier clock's time. No instant counts further ahead than the longest time that it may stand for. A corrected instant
+is stored at once: from then on it comes closer.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from slipstream_core.rate_limits import LimitName
 EPOCH_S = 1_704_067_200
 REFUSED_BY = (LimitName.CONCURRENT, LimitName.BUDGET, LimitName.REQUESTS, LimitName.TOKENS)
 MINUTE_US = 60_000_000
+LONGEST_DEBT_US = 86_400_000_000
+"""Of tokens that were used beyond the charge of a request. A rate of requests is never used beyond a minute ahead."""
 
 
 class Script:
@@ -52,6 +58,15 @@ local time = redis.call('TIME')
 local now = (tonumber(time[1]) - {EPOCH_S}) * 1e6 + tonumber(time[2])
 local day = math.floor(tonumber(time[1]) / 86400)
 local function text(number) return string.format('%.17g', number) end
+local function rates(key)
+  local state = redis.call('HMGET', key, 'r', 't', 'at')
+  local r, t, at = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
+  local back = math.max(at - now, 0)
+  local debt = at > 0 and {LONGEST_DEBT_US} or {MINUTE_US}
+  local new_r, new_t = math.min(r - back, now + {MINUTE_US}), math.min(t - back, now + debt)
+  if new_r < r or new_t < t then redis.call('HSET', key, 'r', text(new_r), 't', text(new_t), 'at', text(now)) end
+  return new_r, new_t
+end
 """
 
 # KEYS: limits, leases. ARGV: requests per minute, tokens per minute, places, budget (each 0: no such limit), tokens and
@@ -61,16 +76,20 @@ local function text(number) return string.format('%.17g', number) end
 ADMIT = Script(f"""
 local rpm, tpm, most, budget = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local tokens, usd, places = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local state = redis.call('HMGET', KEYS[1], 'r', 't', 'day', 'usd')
-local r = math.max(tonumber(state[1] or 0), now)
-local t = math.max(tonumber(state[2] or 0), now)
-local spent = tonumber(state[3] or -1) == day and tonumber(state[4]) or 0
+local state = redis.call('HMGET', KEYS[1], 'day', 'usd')
+local spent = tonumber(state[1] or -1) == day and tonumber(state[2]) or 0
+local r, t = rates(KEYS[1])
+r, t = math.max(r, now), math.max(t, now)
 
 local function refuse(which, wait)
   return {{which, wait < 0 and -1 or math.ceil(wait), now, math.ceil(r), math.ceil(t), day}}
 end
 if most > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
+  local latest = text(now + tonumber(ARGV[8]))
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. latest, '+inf')) do
+    redis.call('ZADD', KEYS[2], latest, name)
+  end
   if places > most then return refuse(1, -1) end
   if redis.call('ZCARD', KEYS[2]) + places > most then return refuse(1, 1e6) end
 end
@@ -87,7 +106,7 @@ if most > 0 then
   for i = 9, #ARGV do redis.call('ZADD', KEYS[2], text(now + tonumber(ARGV[8])), ARGV[i]) end
   redis.call('PEXPIRE', KEYS[2], math.ceil(tonumber(ARGV[8]) / 1000))
 end
-redis.call('HSET', KEYS[1], 'r', text(r), 't', text(t), 'day', day, 'usd', text(spent + usd))
+redis.call('HSET', KEYS[1], 'r', text(r), 't', text(t), 'at', text(now), 'day', day, 'usd', text(spent + usd))
 local life = budget > 0 and 172800000 or math.ceil((math.max(r, t) - now) / 1000) + 60000
 if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIRE', KEYS[1], life) end
 return {{0, 0, now, math.ceil(r), math.floor(t), day}}
@@ -99,17 +118,19 @@ return {{0, 0, now, math.ceil(r), math.floor(t), day}}
 SETTLE = Script(f"""
 local tpm, tokens, usd = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 for i = 6, #ARGV do redis.call('ZREM', KEYS[2], ARGV[i]) end
-local state = redis.call('HMGET', KEYS[1], 't', 'day', 'usd')
+local state = redis.call('HMGET', KEYS[1], 'day', 'usd')
 if tpm > 0 and tokens ~= 0 then
-  local t, more = tonumber(state[1] or 0), tokens * ({MINUTE_US} / tpm)
+  local r, t = rates(KEYS[1])
+  local more = tokens * ({MINUTE_US} / tpm)
   if more > 0 then t = math.max(t, now) + more
   else t = t - math.max(0, math.min(-more, tonumber(ARGV[4]) - now)) end
-  redis.call('HSET', KEYS[1], 't', text(t))
+  t = math.min(t, now + {LONGEST_DEBT_US})
+  redis.call('HSET', KEYS[1], 'r', text(r), 't', text(t), 'at', text(now))
   local life = math.max(math.ceil((t - now) / 1000), 0) + 60000
   if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIRE', KEYS[1], life) end
 end
 if usd > 0 or (usd < 0 and tonumber(ARGV[5]) == day) then
-  local spent = tonumber(state[2] or -1) == day and tonumber(state[3]) or 0
+  local spent = tonumber(state[1] or -1) == day and tonumber(state[2]) or 0
   redis.call('HSET', KEYS[1], 'day', day, 'usd', text(math.max(spent + usd, 0)))
   redis.call('PEXPIRE', KEYS[1], 172800000)
 end
@@ -118,10 +139,11 @@ return 1
 
 # KEYS: limits, leases. Returns {µs from now until which the two rates are used, taken places, spending of today}.
 USAGE = Script("""
-local state = redis.call('HMGET', KEYS[1], 'r', 't', 'day', 'usd')
-local spent = tonumber(state[3] or -1) == day and tonumber(state[4]) or 0
-local function ahead(until_us) return math.ceil(math.max(tonumber(until_us or 0) - now, 0)) end
-return {ahead(state[1]), ahead(state[2]), redis.call('ZCOUNT', KEYS[2], '(' .. text(now), '+inf'), math.floor(spent)}
+local state = redis.call('HMGET', KEYS[1], 'day', 'usd')
+local spent = tonumber(state[1] or -1) == day and tonumber(state[2]) or 0
+local r, t = rates(KEYS[1])
+local function ahead(until_us) return math.ceil(math.max(until_us - now, 0)) end
+return {ahead(r), ahead(t), redis.call('ZCOUNT', KEYS[2], '(' .. text(now), '+inf'), math.floor(spent)}
 """)
 
 # KEYS: limits, leases. ARGV: a lease's life in µs, then names of leases that are still held.

@@ -17,6 +17,7 @@ from slipstream_gateway.access.follow import KeyFile
 from slipstream_gateway.access.key_text import PREFIX
 from slipstream_gateway.access.keyring import INCORRECT, Keyring
 from slipstream_gateway.access.limiting import Header, Limiter, limit_reached, rate_headers
+from slipstream_gateway.access.parameters import not_permitted
 from slipstream_gateway.access.principal import Principal, most_prompt_tokens, requested_output_tokens
 from slipstream_gateway.access.records import Jwt
 
@@ -161,6 +162,10 @@ class KeyedAccess:
             raise self._forbid("x-slipstream-draft-length")
         if not request.learn and not scopes.learn:
             raise self._forbid("x-slipstream-learn: off")
+        for use in request.restricted:
+            if use.parameter not in scopes.parameters:
+                self.counts.deny("forbidden")
+                raise not_permitted(use)
 
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
         """Charges `request` to the caller's limits and takes its place. Raises `LimitReached`."""

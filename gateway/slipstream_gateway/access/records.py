@@ -11,6 +11,7 @@ An unknown field is an error, because it may be a limit with a typo.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -21,7 +22,9 @@ import msgspec
 from msgspec import Meta
 from slipstream_core.errors import CommandError
 from slipstream_core.hosts import is_loopback_address
+from slipstream_core.parameter_names import suggestion
 from slipstream_core.rate_limits import Limits
+from slipstream_core.restricted_parameters import Restricted
 from slipstream_core.types import Mode, Priority
 
 from slipstream_gateway.access.key_text import ID_CHARS
@@ -32,18 +35,20 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 _Name = Annotated[str, Meta(max_length=128)]
 _Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 _KeyId = Annotated[str, Meta(pattern=f"^[a-z0-9]{{{ID_CHARS}}}$")]
+_WRONG_PARAMETER = re.compile(r"Invalid enum value '([^']*)' .*\.parameters\[")
 _Usd = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Scopes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The permissions of a caller. `models` are names or globs (`team-a/*`); `modes` are the permitted values of
-    `x-slipstream-mode` besides `auto`; `draft_length` and `learn` permit those headers; `admin` permits the admin
-    paths."""
+    `x-slipstream-mode` besides `auto`; `draft_length` and `learn` permit those headers; `parameters` are the restricted
+    parameters that it may send; `admin` permits the admin paths."""
 
     models: tuple[_Name, ...] = ("*",)
     modes: tuple[Mode, ...] = (Mode.SPECULATIVE, Mode.PLAIN)
     draft_length: bool = True
     learn: bool = True
+    parameters: tuple[Restricted, ...] = ()
     admin: bool = False
 
 
@@ -117,7 +122,7 @@ def parse_access(data: bytes, *, name: str) -> AccessFile:
     try:
         file = msgspec.json.decode(data, type=AccessFile)
     except msgspec.ValidationError as exc:
-        raise CommandError(f"{name}: {exc}") from exc
+        raise CommandError(f"{name}: {exc} {_hint(str(exc))}".rstrip()) from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise CommandError(f"{name}: not valid JSON: {exc}") from exc
     try:
@@ -154,6 +159,12 @@ def check_location(location: str) -> bool:
     if (url.scheme == "https" and host) or (url.scheme == "http" and is_local):
         return True
     raise CommandError(f"jwt.jwks: must be an https URL (http on the loopback alone) or a file, is {location!r}.")
+
+
+def _hint(problem: str) -> str:
+    """A question about a misspelt parameter in `scopes.parameters`; empty for other problems."""
+    wrong = _WRONG_PARAMETER.search(problem)
+    return "" if wrong is None else suggestion(wrong[1], list(Restricted))
 
 
 def _problems(file: AccessFile) -> Iterator[str]:

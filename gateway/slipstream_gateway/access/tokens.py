@@ -18,6 +18,7 @@ MAX_TOKEN_CHARS = 8192
 MOST_KEPT = 4096
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _RETRY_S = 2.0
+_TYPES = frozenset({"jwt", "at+jwt"})
 _LATEST_EXPIRY_S = 253_402_300_799  # the end of the year 9999
 
 
@@ -63,7 +64,7 @@ class Tokens:
         try:
             header = jwt.get_unverified_header(token)
             kid, algorithm = header.get("kid"), header.get("alg")
-            if algorithm not in config.algorithms:
+            if algorithm not in config.algorithms or not _is_for_access(header):
                 raise NotAuthenticated(INCORRECT)
             key = self.jwks.find(kid)
             if key is None or key.algorithm not in (None, algorithm):
@@ -77,7 +78,7 @@ class Tokens:
                 leeway=config.leeway_s,
                 options={"require": _REQUIRED},
             )
-            if int(claims["exp"]) > _LATEST_EXPIRY_S:
+            if int(claims["exp"]) > _LATEST_EXPIRY_S or "events" in claims:  # of a security event (RFC 8417)
                 raise NotAuthenticated(INCORRECT)
         # PyJWT lets other exceptions through for malformed tokens and for instants out of range.
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as exc:
@@ -91,6 +92,14 @@ class Tokens:
                 key_id = f"jwt-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
                 return compile_principal(key_id, "", rule.scopes, rule.priority, rule.limits)
         raise Forbidden("This token has no permissions on this gateway.")
+
+
+def _is_for_access(header: Mapping[str, Any]) -> bool:
+    """Whether the header may be that of an access token: its type is absent or one of `_TYPES` (RFC 8725, 3.11), so
+    that a logout token of the same issuer is no key, and no extension must be understood (RFC 7515, 4.1.11)."""
+    kind = header.get("typ", "JWT")
+    is_known = isinstance(kind, str) and kind.lower().removeprefix("application/") in _TYPES
+    return is_known and "crit" not in header and "b64" not in header
 
 
 def _fits(rule: JwtRule, claims: Mapping[str, Any]) -> bool:

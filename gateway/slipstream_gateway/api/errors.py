@@ -123,7 +123,7 @@ def error_body(error: Exception) -> bytes:
         return error.body if _is_json_object(error.body) else http_error_body(error.status, str(error))
     kind = _kind(error)
     message = "The gateway failed to process this request." if kind is _INTERNAL else str(error)
-    param = error.param if isinstance(error, RequestError) else None
+    param = error.param if isinstance(error, RequestError | Forbidden) else None
     code = error.code if isinstance(error, RequestError) else kind.code
     return _body(message, kind, param=param, code=code)
 

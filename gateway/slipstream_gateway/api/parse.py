@@ -28,6 +28,7 @@ from slipstream_gateway.api.request import (
     media_of_messages,
 )
 from slipstream_gateway.api.responses import parse_responses_request
+from slipstream_gateway.api.restricted import content_parts
 
 Prompt = str | tuple[int, ...]
 COMPLETION_MAX_TOKENS = 16
@@ -47,7 +48,16 @@ def parse_chat_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -
     messages = tuple([_message(message, index) for index, message in enumerate(body.messages)])
     features = features_in_use(fields) | message_features(body.messages, fields["messages"])
     media = media_of_messages(body.messages, fields["messages"])
-    return _request(body, Endpoint.CHAT, overrides, fields, messages=messages, non_text=media, features=features)
+    return _request(
+        body,
+        Endpoint.CHAT,
+        overrides,
+        fields,
+        messages=messages,
+        non_text=media,
+        features=features,
+        parts=content_parts(body.messages, fields["messages"]),
+    )
 
 
 def parse_completion_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
@@ -93,6 +103,7 @@ def _request(
     non_text: NonText,
     messages: tuple[Message, ...] = (),
     prompts: Sequence[Prompt | None] = (None,),
+    parts: Sequence[tuple[str, msgspec.Raw]] = (),
 ) -> GenerationRequest:
     options = body.stream_options
     if options is not None and not body.stream:
@@ -117,6 +128,7 @@ def _request(
         choices=choices_of(len(prompts), body.n, body.best_of),
         non_text=non_text,
         include_usage=bool(options is not None and options.include_usage),
+        parts=parts,
     )
 
 

@@ -31,6 +31,7 @@ from slipstream_gateway.api.features import (
     top_k_of,
     top_p_of,
 )
+from slipstream_gateway.api.restricted import restricted_uses
 
 
 class RequestOverrides(NamedTuple):
@@ -213,9 +214,11 @@ def generation_request(
     non_text: NonText,
     include_usage: bool = False,
     added: Mapping[str, msgspec.Raw] = NOTHING_ADDED,
+    parts: Sequence[tuple[str, msgspec.Raw]] = (),
 ) -> GenerationRequest:
-    """The request in `body` and `overrides`. `fields` is the body by name, `non_text` its parts other than text.
-    Servers also get the fields `added`, which no size counts. Raises `InvalidRequest`."""
+    """The request in `body` and `overrides`. `fields` is the body by name, `non_text` its parts other than text;
+    `parts`: see `restricted_uses`. Servers also get the fields `added`, which no size counts. Raises
+    `InvalidRequest`."""
     if not body.model:
         raise missing("model", fields)
     if body.seed == RANDOM_SEED:
@@ -248,6 +251,7 @@ def generation_request(
         draft_length=draft_length_of(overrides.draft_length),
         learn=learn_of(overrides.learn),
         capture=capture_of(overrides.capture),
+        restricted=restricted_uses(fields, endpoint, parts),
         raw=raw,
     )
 

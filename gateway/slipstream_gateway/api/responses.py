@@ -51,6 +51,7 @@ def parse_responses_request(raw: bytes, overrides: RequestOverrides = NO_OVERRID
         max_tokens=integer("max_output_tokens", body.max_output_tokens, 1),
         messages=messages,
         non_text=media_of_items(body.input, fields["input"]) if isinstance(body.input, list) else ALL_TEXT,
+        parts=[("input", fields["input"])] if isinstance(body.input, list) else [],
     )
 
 

@@ -20,6 +20,7 @@ from slipstream_core.arguments import at_least_one
 from slipstream_core.errors import CommandError
 from slipstream_core.installation import how_to_install
 from slipstream_core.rate_limits import Limits
+from slipstream_core.restricted_parameters import Restricted
 from slipstream_core.types import Mode, Priority
 from slipstream_gateway.access.key_text import new_key
 from slipstream_gateway.access.keyring import pepper_path, read_pepper
@@ -193,6 +194,13 @@ def _add_rights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-mode", action="store_true", help="forbid x-slipstream-mode other than auto")
     parser.add_argument("--no-draft-length", action="store_true", help="forbid x-slipstream-draft-length")
     parser.add_argument("--no-learn-off", action="store_true", help="forbid x-slipstream-learn: off")
+    parser.add_argument(
+        "--parameter",
+        action="append",
+        choices=[str(one) for one in Restricted],
+        metavar="NAME",
+        help="restricted parameter that the key may send, as listed in docs/access.md; may be repeated (none)",
+    )
     parser.add_argument("--admin", action="store_true", help="permit the admin paths")
     parser.add_argument("--priority", choices=[str(one) for one in Priority], default=str(Priority.NORMAL))
     parser.add_argument("--requests-per-minute", type=at_least_one, metavar="N")
@@ -215,6 +223,7 @@ def _scopes(args: argparse.Namespace) -> Scopes:
         modes=() if args.no_mode else tuple(map(Mode, args.mode)) if args.mode else every.modes,
         draft_length=not args.no_draft_length,
         learn=not args.no_learn_off,
+        parameters=tuple(map(Restricted, args.parameter or ())),
         admin=args.admin,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import EnvVar, Resources, Serving
@@ -68,24 +69,29 @@ def server_container(
     arguments: Iterable[str],
     mounts: list[KubeObject],
     variables: Mapping[str, str] = MappingProxyType({}),
+    copies: Mapping[str, str] = MappingProxyType({}),
     listens: bool = True,
 ) -> KubeObject:
-    """The container of the server's program. `variables` are defaults of its environment. `listens` False: a worker of
-    a group, without ports and probes."""
+    """The container of the server's program. `variables` are defaults of its environment; `copies` are defaults with
+    the value of another of the pair's variables, by its name, if it has that. `listens` False: a worker of a group,
+    without ports and probes."""
     serving, gpus = pair.spec.serving or Serving(), gpus_of(pair)
     # The pods of a group are deleted together, and its leader needs the workers for its running answers: they get
     # SIGTERM after it.
     leave_s = LEAVE_S if listens else LEAVE_S + serving.drain_seconds
     # Credentials for downloads are only for the download.
     secret = (HUB_TOKEN, *(STORE_KEYS if any(source.startswith(STORE) for source in sources_of(pair)) else ()))
-    own = (variable for variable in serving.env if variable.name not in secret)
+    own = {variable.name: variable for variable in serving.env if variable.name not in secret}
+    for name, other in copies.items():
+        if other in own and name not in own:
+            own[name] = msgspec.structs.replace(own[other], name=name)
     limits = ({GPU: str(gpus)} if gpus else {}) | serving.resources.limits  # a limit of GPUs is also the request
     return container(
         software.name,
         image=image,
         command=command,
         args=list(arguments),
-        env=[*environment(gpu=gpus > 0), *variables_of(own, variables)],
+        env=[*environment(gpu=gpus > 0), *variables_of(own.values(), variables)],
         mounts=mounts,
         resources=_given(serving.resources.requests, limits),
         lifecycle={"preStop": {"exec": {"command": ["sleep", str(leave_s)]}}},

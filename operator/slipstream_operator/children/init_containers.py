@@ -32,7 +32,8 @@ _VOLUME = "weights"
 _PREFLIGHT = "slipstream_engine.preflight"
 # A model that was downloaded and compared with the source's checksums once is complete, also when the source is not
 # reached. What was cut off is resumed, on a shared volume also by another pod: both programs lock their files. The
-# container's message has the contents of stores; a failure leaves it to the end of the log.
+# container's message has the contents of stores; a failure leaves it to the end of the log. The pair's values are
+# arguments of the script, never its text: `hub REPOSITORY REVISION FOLDER` or `store SOURCE FOLDER`, repeated.
 _SCRIPT = """\
 set -eu
 contents=
@@ -50,8 +51,14 @@ fetch_s3() {
   contents="$contents$content
 "
 }
+while [ $# -gt 0 ]; do
+  case "$1" in
+    hub) fetch "$2" "$3" "$4"; shift 4 ;;
+    store) fetch_s3 "$2" "$3"; shift 3 ;;
+  esac
+done
 """
-_REPORT = f'printf %s "$contents" > {REPORT}\n'
+_SCRIPT += f'[ -z "$contents" ] || printf %s "$contents" > {REPORT}\n'
 _SETTINGS = {
     "HOME": "/tmp",  # nosec B108 # a volume of the pod's own
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -93,13 +100,14 @@ def weights_container(pair: ModelPair, *, image: str, scratch: KubeObject) -> Ku
     """The container that downloads models from a hub, by the program `hf` of the server's image, and from a store, by
     `deploy/docker/s3_download.py` in it; None without such models. It gets the pair's own variables, such as HF_TOKEN,
     AWS_ENDPOINT_URL and those of proxies."""
-    calls = _downloads(pair)
-    if not calls:
+    sources = _downloads(pair)
+    if not sources:
         return None
     return container(
         WEIGHTS_CONTAINER,
         image=image,
-        command=["sh", "-c", verbatim("".join([_SCRIPT, *calls]))],
+        command=["sh", "-c", verbatim(_SCRIPT)],
+        args=[WEIGHTS_CONTAINER, *map(verbatim, sources)],
         env=variables_of((pair.spec.serving or Serving()).env, _SETTINGS),
         mounts=[scratch, {"name": _VOLUME, "mountPath": str(sources_folder(pair))}],
         resources=node_resources(pair),
@@ -147,16 +155,15 @@ def _options(pair: ModelPair) -> Iterator[str]:
 
 
 def _downloads(pair: ModelPair) -> list[str]:
-    """The script's lines with the calls of its functions, one for each source."""
+    """The script's arguments: for each source its kind, its name, and its folder."""
     folder = sources_folder(pair)
-    calls = {}
-    for source in sources_of(pair):
+    words = []
+    for source in dict.fromkeys(sources_of(pair)):
         if (model := hub_model(source)) is not None:
-            calls[source] = f"fetch {model.repository} {model.revision} '{located(source, folder)}'\n"
+            words += ["hub", model.repository, model.revision, located(source, folder)]
         elif source.startswith(STORE):
-            calls[source] = f"fetch_s3 {source} '{located(source, folder)}'\n"
-    has_store = any(source.startswith(STORE) for source in calls)
-    return [*calls.values(), *((_REPORT,) if has_store else ())]
+            words += ["store", source, located(source, folder)]
+    return words
 
 
 def _claims(pair: ModelPair) -> list[str]:

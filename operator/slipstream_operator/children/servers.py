@@ -19,6 +19,8 @@ _EVERY_ADDRESS = "0.0.0.0"  # nosec B104 # a pod's own network
 _EVERY_IPV6_ADDRESS = "ipv6:::"
 # The volume has the checkpoints: nothing is looked up elsewhere, and nothing is reported.
 _SETTINGS = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+# The gateways, which alone reach the pod, send one key to vLLM and to the plugin's control routes.
+_COPIES = {"SLIPSTREAM_VLLM_TOKEN": "VLLM_API_KEY"}
 
 
 def triton_container(pair: ModelPair, *, image: str, mounts: list[KubeObject], is_ipv6: bool = False) -> KubeObject:
@@ -61,6 +63,7 @@ def vllm_container(
         arguments=[*own, *_group_arguments(serving, rank)],
         mounts=mounts,
         variables=_SETTINGS,
+        copies=_COPIES,
         listens=rank in (None, LEADER_RANK),
     )
 

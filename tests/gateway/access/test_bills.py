@@ -204,7 +204,7 @@ def test_answer_that_a_server_fails_costs_nothing(account: Callable[..., Account
 def test_every_field_is_charged_before_the_request_runs(
     account: Callable[..., Account], body: dict[str, Any], tokens: int
 ) -> None:
-    own = account("--tokens-per-minute", str(LIMIT))
+    own = account("--tokens-per-minute", str(LIMIT), "--parameter", "unknown_parameters")
     held = own.held(**{"messages": [{"role": "user", "content": "tokens=1"}], "max_tokens": 1, **body})
     assert tokens <= held <= tokens + 100
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -12,7 +13,8 @@ from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from slipstream_core.errors import Forbidden, NotAuthenticated, UpstreamUnavailable
 from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits
@@ -45,6 +47,16 @@ def claims(**changed: Any) -> dict[str, Any]:
 
 def token(key: Any = RSA, kid: str | None = "one", algorithm: str = "RS256", **changed: Any) -> str:
     return jwt.encode(claims(**changed), key, algorithm=algorithm, headers={"kid": kid} if kid else None)
+
+
+def signed(head: dict[str, Any]) -> str:
+    """A token with exactly this header, however strange it is."""
+
+    def part(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    text = f"{part(json.dumps(head).encode())}.{part(json.dumps(claims()).encode())}"
+    return f"{text}.{part(RSA.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
 
 
 class Issuer(contextlib.ExitStack):
@@ -160,9 +172,30 @@ async def test_nothing_but_a_good_token_of_the_issuer_opens(issuer: Issuer, acce
     assert running.authenticate(f"Bearer {token(exp=now_s - 10)}")  # within the leeway
 
 
+HEAD = {"alg": "RS256", "kid": "one"}
+
+
+async def test_a_token_of_another_type_is_no_key(issuer: Issuer, access: Callable[..., Any]) -> None:
+    running = await access(issuer.url)
+    await opened(running, token())
+    for kind in ("JWT", "jwt", "at+jwt", "AT+JWT", "application/at+jwt"):
+        assert running.authenticate(f"Bearer {signed({**HEAD, 'typ': kind})}")
+    assert running.authenticate(f"Bearer {signed(HEAD)}")
+    for head in (
+        *({"typ": kind} for kind in ("logout+jwt", "dpop+jwt", "secevent+jwt", "at+jwt ", "", 7, None, ["JWT"])),
+        {"crit": ["exp"]},
+        {"crit": ["b64"], "b64": True},
+        {"crit": []},
+        {"b64": True},
+    ):
+        with pytest.raises(NotAuthenticated):
+            running.authenticate(f"Bearer {signed({**HEAD, **head})}")
+    with pytest.raises(NotAuthenticated):  # a logout token whose issuer does not say its type
+        running.authenticate(f"Bearer {token(events={'http://schemas.openid.net/event/backchannel-logout': {}})}")
+
+
 def _signed_by_secret(public: bytes) -> str:
     """The issuer's public key as an HMAC secret, which the library itself refuses to sign with."""
-    import base64
     import hashlib
     import hmac
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from redis import Redis
 from slipstream_core.rate_limits import Charge, Grant, LimitName, Limits, Refusal, Use
 from slipstream_core.redis.limit_scripts import EPOCH_S, leases_key, limits_key
+from slipstream_core.redis.limit_usage import RedisUsage
 from slipstream_core.redis.redis_limits import RedisLimits
 
 from tests.support.polling import PATIENCE_S, soon
@@ -197,6 +198,81 @@ async def test_places_of_a_gateway_that_died_come_back_and_those_of_the_living_s
         for grant in (held, again):
             living.settle(Use("places", limits, grant, Charge(), Charge()))
         await admitted(living, "places", limits, Charge())
+
+
+DAY_US = 86_400_000_000
+
+
+def written_a_day_ahead(redis: Redis, key_id: str) -> None:
+    """The state of a caller as Redis has it after its clock was set back by a day."""
+    for field in ("r", "t", "at"):
+        if redis.hexists(limits_key(key_id), field):
+            redis.hincrbyfloat(limits_key(key_id), field, DAY_US)
+    for name in redis.zrange(leases_key(key_id), 0, -1):
+        redis.zincrby(leases_key(key_id), DAY_US, name)
+    for key in (limits_key(key_id), leases_key(key_id)):
+        redis.pexpire(key, redis.pttl(key) + DAY_US // 1000)  # Redis stores the instant
+
+
+async def test_a_clock_that_is_set_back_locks_no_caller_out(server: RedisServer) -> None:
+    limits, charge = Limits(requests_per_minute=2, tokens_per_minute=1000), Charge(500)
+    usage = RedisUsage(server.url)
+    async with gateways(server.url, 1) as (one,):
+        with server.client() as redis:
+            assert isinstance(await one.admit("back", limits, charge), Grant)
+            written_a_day_ahead(redis, "back")
+            [used] = await usage.read([("back", limits)]) or []
+            assert (round(used.requests), round(used.tokens)) == (1, 500)
+            assert isinstance(await one.admit("back", limits, charge), Grant)
+            refusal = await one.admit("back", limits, charge)  # its two requests still count
+            assert isinstance(refusal, Refusal)
+            assert refusal.retry_after_s is not None
+            assert refusal.retry_after_s <= 30
+    await usage.aclose()
+
+
+async def test_a_debt_of_tokens_survives_a_clock_that_is_set_back(server: RedisServer) -> None:
+    limits = Limits(requests_per_minute=100, tokens_per_minute=100)
+    async with gateways(server.url, 1) as (one,):
+        with server.client() as redis:
+            grant = await one.admit("debt", limits, Charge(10))
+            assert isinstance(grant, Grant)
+            one.settle(Use("debt", limits, grant, Charge(10), Charge(1010)))
+            await soon(lambda: float(redis.hget(limits_key("debt"), "t") or 0) > _now_us(redis) + 500_000_000)
+            written_a_day_ahead(redis, "debt")
+            refusal = await one.admit("debt", limits, Charge(10))
+            assert isinstance(refusal, Refusal)
+            assert refusal.limit is LimitName.TOKENS
+            assert 500 < (refusal.retry_after_s or 0) < 700
+            stored_us = float(redis.hget(limits_key("debt"), "t") or 0)
+            assert stored_us - _now_us(redis) < 700_000_000  # it gets shorter from now on
+
+
+async def test_no_instant_counts_further_ahead_than_it_may(server: RedisServer) -> None:
+    """Also not one of an older version, which did not write when it was written."""
+    limits = Limits(requests_per_minute=60, tokens_per_minute=6000, concurrent=2)
+    async with gateways(server.url, 1) as (one,):
+        with server.client() as redis:
+            year = {"r": _now_us(redis) + 365 * DAY_US, "t": _now_us(redis) + 365 * DAY_US}
+            redis.hset(limits_key("ahead"), mapping=year)
+            refusal = await one.admit("ahead", limits, Charge(100))
+            assert isinstance(refusal, Refusal)
+            assert (refusal.retry_after_s or 0) <= 1.1
+            await admitted(one, "ahead", limits, Charge(1))
+
+
+async def test_places_of_a_dead_gateway_come_back_after_the_clock_was_set_back(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipstream_core.redis.redis_limits.LEASE_S", 1.0)
+    limits = Limits(concurrent=1)
+    async with gateways(server.url, 1) as (dead,):
+        assert isinstance(await dead.admit("gone", limits, Charge()), Grant)
+    async with gateways(server.url, 1) as (living,):
+        with server.client() as redis:
+            written_a_day_ahead(redis, "gone")
+            assert isinstance(await living.admit("gone", limits, Charge()), Refusal)
+            await admitted(living, "gone", limits, Charge())
 
 
 async def test_each_choice_takes_a_place_of_all_gateways_and_keeps_it(

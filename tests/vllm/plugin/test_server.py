@@ -29,12 +29,19 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("token", [TOKEN, KEY])
-async def test_either_token_is_accepted(session: aiohttp.ClientSession, guarded_server: VllmServer, token: str) -> None:
+async def test_either_token_reads(session: aiohttp.ClientSession, guarded_server: VllmServer, token: str) -> None:
     server = Server(session, guarded_server.url, bearer(token))
     description = await server.call("GET", "/slipstream")
     assert description["max_draft_length"] == 0
     assert description["method"] is None
     assert description["scheduler"] == "sync"
+
+
+async def test_only_the_plugins_own_token_changes(session: aiohttp.ClientSession, guarded_server: VllmServer) -> None:
+    with pytest.raises(Refused) as refused:
+        await Server(session, guarded_server.url, bearer(KEY)).call("PUT", "/slipstream/limit", {"limit": 0})
+    assert refused.value.status == 403
+    server = Server(session, guarded_server.url, bearer(TOKEN))
     assert await server.call("PUT", "/slipstream/limit", {"limit": 0}) == {"limit": 0}
     assert await server.call("POST", "/slipstream/stop_drafting") == {"stopped": 0}
 

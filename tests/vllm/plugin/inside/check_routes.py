@@ -82,7 +82,7 @@ def test_without_a_token_a_remote_client_changes_nothing(
 ) -> None:
     refused = call(app, REMOTE, method, path, body)
     assert refused.status_code == 403
-    assert "set SLIPSTREAM_VLLM_TOKEN or --api-key" in refused.json()["error"]["message"]
+    assert "set SLIPSTREAM_VLLM_TOKEN" in refused.json()["error"]["message"]
     assert core.calls == []
     assert call(app, LOCAL, method, path, body).status_code == 200
     assert len(core.calls) == 1
@@ -108,6 +108,37 @@ def test_a_body_that_is_nested_too_deeply_is_refused(app: FastAPI) -> None:
     assert asyncio.run(send()).status_code == 400
 
 
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize("token", [None, "token"])
+@pytest.mark.parametrize("host", [REMOTE, LOCAL])
+@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
+def test_an_api_key_of_vllm_reads_and_changes_nothing(
+    app: FastAPI, core: Core, config: Any, method: str, path: str, body: object, host: str, token: str | None
+) -> None:
+    client = SimpleNamespace(engine_core=core, vllm_config=config)
+    app.state.slipstream = Control(client, token=token, api_keys=["key", "other"])
+    for key in ("key", "other"):
+        assert call(app, host, "GET", "/slipstream", headers=bearer(key)).status_code == 200
+        core.calls.clear()
+        refused = call(app, host, method, path, body, headers=bearer(key))
+        assert refused.status_code == 403
+        assert "set SLIPSTREAM_VLLM_TOKEN" in refused.json()["error"]["message"]
+        assert core.calls == []
+    assert call(app, host, method, path, body).status_code == 401
+    expected = 401 if token is None else 200
+    assert call(app, host, method, path, body, headers=bearer("token")).status_code == expected
+
+
+def test_a_token_that_is_also_an_api_key_of_vllm_changes(app: FastAPI, core: Core, config: Any) -> None:
+    client = SimpleNamespace(engine_core=core, vllm_config=config)
+    app.state.slipstream = Control(client, token="gateway", api_keys=["clients", "gateway"])
+    assert call(app, REMOTE, "PUT", "/slipstream/limit", {"limit": 0}, headers=bearer("gateway")).status_code == 200
+    assert call(app, REMOTE, "PUT", "/slipstream/limit", {"limit": 0}, headers=bearer("clients")).status_code == 403
+
+
 def test_without_a_token_a_remote_client_reads(app: FastAPI) -> None:
     assert call(app, REMOTE, "GET", "/slipstream/limit").json() == {"limit": None}
     described = call(app, REMOTE, "GET", "/slipstream").json()
@@ -118,7 +149,7 @@ def test_without_a_token_a_remote_client_reads(app: FastAPI) -> None:
 @pytest.mark.parametrize(("method", "path", "body"), [*CHANGES, ("GET", "/slipstream", None)])
 def test_a_stuck_engine_gets_504(app: FastAPI, core: Core, config: Any, method: str, path: str, body: object) -> None:
     core.stuck = True
-    app.state.slipstream = Control(SimpleNamespace(engine_core=core, vllm_config=config), [], deadline_s=0.05)
+    app.state.slipstream = Control(SimpleNamespace(engine_core=core, vllm_config=config), deadline_s=0.05)
     answer = call(app, LOCAL, method, path, body)
     assert answer.status_code == 504
     assert answer.json()["error"] == {
