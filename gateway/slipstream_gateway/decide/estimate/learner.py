@@ -15,7 +15,7 @@ from slipstream_core.observation import Forecast, Observation, Subject
 from slipstream_gateway.decide.estimate.classes import KeyModel, PairModel
 from slipstream_gateway.decide.estimate.forecasts import ForecastQuery, Question, forecast
 from slipstream_gateway.decide.estimate.outcomes import is_plausible
-from slipstream_gateway.decide.estimate.pools import PoolModel
+from slipstream_gateway.decide.estimate.pools import SharedPool
 
 _MAX_PAIRS = 256  # with adapters
 # For all pairs together.
@@ -31,17 +31,17 @@ class Learner:
     def __init__(self) -> None:
         self._keys: OrderedDict[str, KeyModel] = OrderedDict()
         self._pairs: OrderedDict[str, PairModel] = OrderedDict()
-        self._pools: OrderedDict[str, PoolModel] = OrderedDict()
+        self._pools: OrderedDict[str, SharedPool] = OrderedDict()
 
     def forecast(self, query: ForecastQuery) -> Forecast:
         """What to expect of a request on the servers that might take it."""
-        plain = fast = self._pool(query.plain_pool)
+        model = self._keys.get(_key_name(query.subject)) or self._new_key(query.subject)
+        plain = fast = model.pool(query.plain_pool, self._shared(query.plain_pool))
         if query.speculative_pool is None:
             query = query._replace(speculative_load=query.plain_load)
         elif query.speculative_pool != query.plain_pool:
-            fast = self._pool(query.speculative_pool)
+            fast = model.pool(query.speculative_pool, self._shared(query.speculative_pool))
             fast.lean_on(plain)
-        model = self._keys.get(_key_name(query.subject)) or self._new_key(query.subject)
         return forecast(Question(query, plain, fast, model))
 
     def record(self, observation: Observation) -> None:
@@ -52,14 +52,14 @@ class Learner:
         name = _key_name(subject)
         model = _found(self._keys, name, lambda: self._new_key(subject), _MAX_KEYS)
         self._keys.move_to_end(name)
-        model.learn(observation, self._pool(observation.pool))
+        model.learn(observation, model.pool(observation.pool, self._shared(observation.pool)))
 
     def _new_key(self, subject: Subject) -> KeyModel:
         """An empty model of the subject's API key at its pair."""
         return KeyModel(subject.key, _found(self._pairs, _pair_name(subject), PairModel, _MAX_PAIRS))
 
-    def _pool(self, name: str) -> PoolModel:
-        return _found(self._pools, name, PoolModel, _MAX_POOLS)
+    def _shared(self, pool: str) -> SharedPool:
+        return _found(self._pools, pool, SharedPool, _MAX_POOLS)
 
 
 def _found(known: OrderedDict[str, Value], name: str, make: Callable[[], Value], most: int) -> Value:
