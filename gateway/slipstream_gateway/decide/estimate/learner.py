@@ -6,7 +6,7 @@ bounded. Not thread-safe: it belongs to one event loop.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -50,9 +50,20 @@ class Learner:
             return
         subject = observation.subject
         name = _key_name(subject)
-        model = _found(self._keys, name, lambda: self._new_key(subject), _MAX_KEYS)
+        model = self._keys.get(name)
+        if model is None:
+            if len(self._keys) >= _MAX_KEYS:
+                self._forget_one()
+            model = self._keys[name] = self._new_key(subject)
         self._keys.move_to_end(name)
         model.learn(observation, model.pool(observation.pool, self._shared(observation.pool)))
+
+    def _forget_one(self) -> None:
+        """Drops the least recent model of the API key with the most models, so that a key which sends to hundreds of
+        pairs and adapters does not evict the others'."""
+        owners = [_owner(name) for name in self._keys]
+        [(most, _)] = Counter(owners).most_common(1)  # of equal ones the first, which is the least recent
+        del self._keys[next(name for name, owner in zip(self._keys, owners, strict=True) if owner == most)]
 
     def _new_key(self, subject: Subject) -> KeyModel:
         """An empty model of the subject's API key at its pair."""
@@ -75,6 +86,11 @@ def _found(known: OrderedDict[str, Value], name: str, make: Callable[[], Value],
 
 def _pair_name(subject: Subject) -> str:
     return f"{subject.pair}\x1f{subject.adapter}" if subject.adapter else subject.pair
+
+
+def _owner(name: str) -> str:
+    """The API key in a name of `_key_name`."""
+    return name.rpartition("\x1f")[2]
 
 
 def _key_name(subject: Subject) -> str:
