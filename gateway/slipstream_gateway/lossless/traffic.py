@@ -40,8 +40,9 @@ def _record_nothing(*, matched: bool) -> None: ...
 class Candidate(msgspec.Struct, kw_only=True, eq=False):
     """A whole answer to replay on the plain arm of `served`: its `pieces`, and the `request` that it answers.
     `of_new_revision`: the answer is not of `served`, but of a new revision beside it. `by_scores`: both answers are
-    scored, otherwise they must be equal. `since_s` is the time at which it was queued, by the loop's clock.
-    `caller` is the public id of the client's API key, empty without one. `observation` records the result of the comparison, None: it is not recorded."""
+    scored, otherwise they must be equal. `since_s` is the time at which it was queued, by the loop's clock. `caller` is
+    the public id of the client's API key, empty without one. `observation` records the result of the comparison, None:
+    it is not recorded."""
 
     served: ServedRoute
     decision: Decision

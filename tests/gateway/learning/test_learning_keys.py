@@ -22,6 +22,7 @@ GOOD = 0.8
 BAD = 0.03
 VICTIM, ATTACKER = "a" * 16, "e" * 16
 HONEST = ["b" * 16, "c" * 16, "d" * 16]
+FIVE = [*HONEST, "f" * 16, "9" * 16]
 # Twice what an honest key may differ from the prior.
 MOST_ACCEPTANCE = 0.1
 MOST_LOG_LENGTH = 0.5
@@ -172,7 +173,7 @@ def test_one_key_alone_does_not_make_the_servers_slow(count: int, slowness: floa
 def test_a_key_that_follows_the_curve_does_not_move_it(honest: int) -> None:
     """Every answer takes 20 % longer than is expected of it, which may be chance."""
     learner = Learner()
-    for key in (VICTIM, *(HONEST + ["f" * 16, "9" * 16])[:honest]):
+    for key in (VICTIM, *FIVE[:honest]):
         serve(learner, key, 60)
     before = ask(learner, VICTIM)
     for _ in range(400):

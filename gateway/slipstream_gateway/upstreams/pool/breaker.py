@@ -65,8 +65,8 @@ class ErrorWindow:
 
 
 class Keys:
-    """The API keys whose attempts completed last, and those whose attempts failed last. Two of each are kept: one of them
-    is another key."""
+    """The two API keys whose attempts completed last, and the two whose attempts failed last: one of two is another
+    key."""
 
     __slots__ = ("_completed", "_failed", "_window_s")
 
