@@ -43,7 +43,10 @@ _SENTENCES = {
     Reason.PRESSURE: ("plain", "The servers are under pressure: speculation stops before requests have to wait."),
     Reason.ROLLOUT: ("control", "The request would speculate, but is outside the share of this rollout step."),
     Reason.HOLD_BACK: ("control", "The request would speculate, but is held back as the control."),
-    Reason.EXPLORATION: ("speculative", "Too little is known about the saving: a small share speculates to learn."),
+    Reason.EXPLORATION: (
+        "speculative",
+        "Too little is known about the saving, or from other keys only: a small share speculates to learn.",
+    ),
     Reason.SPECULATION_PAYS: (
         "speculative",
         "The predicted saving is above the margin, or the policy decides by rules and none forbids speculation.",

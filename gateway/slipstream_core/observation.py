@@ -13,16 +13,18 @@ from slipstream_core.types import Arm, Reason
 
 
 class Level(StrEnum):
-    """The origin of an estimate, from the most to the least specific."""
+    """The origin of an estimate: the API key's own answers of the class, its own answers of the pair, the median of
+    other keys, or no answer at all."""
 
     CLASS = "class"
     PAIR = "pair"
+    KEYS = "keys"
     PRIOR = "prior"
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A mean with its standard error `se`, in the same unit. `samples` is the number of observations behind it after
-    forgetting, `level` the most specific one with data."""
+    forgetting, at the level `keys` that of the other API keys; `level` is the most specific one with data."""
 
     mean: float
     se: float

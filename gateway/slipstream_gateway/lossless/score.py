@@ -140,15 +140,18 @@ class SampledTest(msgspec.Struct, kw_only=True):
         return max(log_mean_exp(self.modelled) if self.is_calibrated else 0.0, log_mean_exp(self.paired))
 
     def add(self, pair: ScoredPair) -> bool:
-        """Adds a pair of answers. Returns whether the speculative one counts as a mismatch: it is garbage by itself, or
-        the alarm is on."""
+        """Adds a pair of answers. Returns whether the speculative one counts as a mismatch: it is garbage, or the alarm
+        is on."""
         self.answers += 1
         if pair.is_modelled:
             self._add_modelled(pair)
         self._add_difference(pair.speculative.shift_evidence - pair.plain.shift_evidence)
         self.alarm = self.alarm or self.evidence >= ALARM_AT
-        looks_like_garbage = pair.is_modelled and pair.speculative.far_evidence >= MOST_PER_ANSWER
-        return self.alarm or (self.is_calibrated and looks_like_garbage)
+        return self.alarm or self.is_garbage(pair)
+
+    def is_garbage(self, pair: ScoredPair) -> bool:
+        """Whether the speculative answer is garbage by itself."""
+        return self.is_calibrated and pair.is_modelled and pair.speculative.far_evidence >= MOST_PER_ANSWER
 
     def add_equal(self) -> None:
         """Counts an answer whose plain replay has the same tokens. It adds no evidence."""

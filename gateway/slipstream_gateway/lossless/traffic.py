@@ -40,8 +40,9 @@ def _record_nothing(*, matched: bool) -> None: ...
 class Candidate(msgspec.Struct, kw_only=True, eq=False):
     """A whole answer to replay on the plain arm of `served`: its `pieces`, and the `request` that it answers.
     `of_new_revision`: the answer is not of `served`, but of a new revision beside it. `by_scores`: both answers are
-    scored, otherwise they must be equal. `since_s` is the time at which it was queued, by the loop's clock.
-    `observation` records the result of the comparison, None: it is not recorded."""
+    scored, otherwise they must be equal. `since_s` is the time at which it was queued, by the loop's clock. `caller` is
+    the public id of the client's API key, empty without one. `observation` records the result of the comparison, None:
+    it is not recorded."""
 
     served: ServedRoute
     decision: Decision
@@ -51,6 +52,7 @@ class Candidate(msgspec.Struct, kw_only=True, eq=False):
     pieces: Sequence[Piece]
     size_bytes: int
     by_scores: bool = False
+    caller: str = ""
     observation: PendingObservation | None = None
     of_new_revision: bool = False
     since_s: float = 0.0
@@ -156,6 +158,7 @@ def candidate_of(call: Call, serving: ServedRoute) -> Candidate | None:
         pieces=call.copy.pieces,
         size_bytes=call.copy.size_bytes() + len(request.raw),
         by_scores=scored,
+        caller=call.context.caller.key_id,
         of_new_revision=of_new_revision,
         observation=call.observation,
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from copy import deepcopy
 
 import msgspec
 from slipstream_core.manifest.dialects import DIALECTS
@@ -151,6 +151,7 @@ def _reason(withheld: Mapping[Capability, Withheld], capability: Capability) -> 
 
 MAX_RUN = 32
 """The maximum number of answers of a run that count as mismatches after an alarm."""
+_MAX_CALLERS = 16
 Distrust = Callable[[str, Capability, str], None]
 """Withdraws a capability from all servers of a pair, with the reason in one sentence."""
 
@@ -166,12 +167,38 @@ class SampledEvidence(msgspec.Struct, frozen=True, kw_only=True):
     is_calibrated: bool
 
 
-class _Run(NamedTuple):
-    """A test, its epoch, and the recordings of the matches since its evidence was last 0 or less."""
+class _Run:
+    """The tests of one pair and class in an `epoch`: of all answers, and of those of all API keys but one. If several
+    keys have sent, each of the latter has to raise the alarm, so that one key cannot, which may repeat a request and a
+    seed whose answers differ by chance. `matches` are the recordings since the evidence was last 0 or less."""
 
-    epoch: tuple[str, int]
-    test: SampledTest
-    matches: deque[Recording]
+    def __init__(self, epoch: tuple[str, int]) -> None:
+        self.epoch = epoch
+        self.test = SampledTest()
+        self.matches: deque[Recording] = deque(maxlen=MAX_RUN)
+        self._without: OrderedDict[str, SampledTest] = OrderedDict()
+
+    def add(self, caller: str, pair: ScoredPair) -> bool:
+        """Adds a pair of answers to a request of the key `caller`. Returns whether it counts as a mismatch."""
+        if caller not in self._without:
+            self._without[caller] = deepcopy(self.test)
+        self._without.move_to_end(caller)
+        if len(self._without) > _MAX_CALLERS:
+            self._without.popitem(last=False)
+        for test in (self.test, *(test for other, test in self._without.items() if other != caller)):
+            test.add(pair)
+        return self.alarm or self.test.is_garbage(pair)
+
+    @property
+    def alarm(self) -> bool:
+        return all(test.alarm for test in self._counted())
+
+    @property
+    def evidence(self) -> float:
+        return min(test.evidence for test in self._counted())
+
+    def _counted(self) -> list[SampledTest]:
+        return list(self._without.values()) if len(self._without) > 1 else [self.test]
 
 
 class SampledTests:
@@ -188,13 +215,13 @@ class SampledTests:
         if pair is None:
             run.test.add_equal()
             return False
-        was_alarmed = run.test.alarm
-        mismatched = run.test.add(pair)
-        if run.test.alarm and not was_alarmed:
+        was_alarmed = run.alarm
+        mismatched = run.add(candidate.caller, pair)
+        if run.alarm and not was_alarmed:
             self._alarm(candidate, run)
         elif not mismatched:
             run.matches.append(candidate.recording())
-            if run.test.evidence <= 0.0:
+            if run.evidence <= 0.0:
                 run.matches.clear()
         return mismatched
 
@@ -205,8 +232,8 @@ class SampledTests:
                 pair=pair,
                 request_class=request_class,
                 answers=run.test.answers,
-                evidence=run.test.evidence,
-                alarm=run.test.alarm,
+                evidence=run.evidence,
+                alarm=run.alarm,
                 is_calibrated=run.test.is_calibrated,
             )
             for (pair, request_class), run in list(self._runs.items())
@@ -216,7 +243,7 @@ class SampledTests:
         epoch = _epoch(candidate.served)
         run = self._runs.get(candidate.key)
         if run is None or run.epoch != epoch:
-            run = self._runs[candidate.key] = _Run(epoch, SampledTest(), deque(maxlen=MAX_RUN))
+            run = self._runs[candidate.key] = _Run(epoch)
         return run
 
     def _alarm(self, candidate: Candidate, run: _Run) -> None:
@@ -225,7 +252,7 @@ class SampledTests:
         pair, request_class = candidate.key
         detail = (
             f"sampled answers of {request_class} are less likely under the target than plain ones: "
-            f"evidence {run.test.evidence:.1f} of {ALARM_AT:.1f} after {run.test.answers} answers"
+            f"evidence {run.evidence:.1f} of {ALARM_AT:.1f} after {run.test.answers} answers"
         )
         _log.warning("parity of %s: %s", pair, detail)
         for record in run.matches:

@@ -249,7 +249,7 @@ def _begin(call: Call, candidate: Candidate) -> Attempt:
         call.decision = candidate.decision
     call.attempts += 1
     call.server = candidate.replica.name
-    call.attempt = attempt = Attempt(candidate)
+    call.attempt = attempt = Attempt(candidate, call.context.caller.key_id)
     if call.context.carrier is not None:
         call.context.carrier.decided(candidate.decision)
     return attempt

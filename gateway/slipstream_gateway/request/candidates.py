@@ -270,11 +270,12 @@ def _fallen_back(served: ServedRoute, decision: Decision, request: GenerationReq
 
 class Attempt:
     """Acquires a slot on construction; `close` cancels the upstream's work and releases the slot. `batch` is the mean
-    load that the attempt shared; `close` sets it."""
+    load that the attempt shared; `close` sets it. `key` is the public id of the request's API key."""
 
-    __slots__ = ("_released", "_since", "_stops", "backend", "batch", "decision", "replica", "served", "stream")
+    __slots__ = ("_key", "_released", "_since", "_stops", "backend", "batch", "decision", "replica", "served", "stream")
 
-    def __init__(self, candidate: Candidate) -> None:
+    def __init__(self, candidate: Candidate, key: str = "") -> None:
+        self._key = key
         self.replica: Replica = candidate.replica
         self.served = candidate.served
         self.backend = candidate.backend
@@ -300,11 +301,11 @@ class Attempt:
 
     def completed(self) -> None:
         """Records that the answer reached its regular end."""
-        self.replica.completed(time.monotonic(), speculative=self.decision.draft_length > 0)
+        self.replica.completed(time.monotonic(), speculative=self.decision.draft_length > 0, key=self._key)
 
     def failed(self, cause: str) -> None:
         """Records a failure caused by the server, before the first byte or after it; see `Replica.failed`."""
-        self.replica.failed(time.monotonic(), cause, speculative=self.decision.draft_length > 0)
+        self.replica.failed(time.monotonic(), cause, speculative=self.decision.draft_length > 0, key=self._key)
 
     async def close(self) -> None:
         """Cancels the upstream's work if it still runs, and releases the slot. Closing twice is harmless."""

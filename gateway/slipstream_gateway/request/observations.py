@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ from slipstream_gateway.upstreams.pool import Batch
 
 LEARNT_PER_S = 100.0
 LEARNT_AT_ONCE = 500.0
+LEARNT_PER_KEY_S = 10
 WAITING = 500
 _log = logging.getLogger(__name__)
 _BISECTIONS = 20
@@ -55,9 +56,11 @@ class Outcomes:
     """Passes each observation to the evidence and to the estimates, and those of this gateway also to the store.
 
     Estimates cover the last tens of requests of a kind, so at a high rate a part of the requests suffices. At most
-    `LEARNT_PER_S` are learnt per second, which bounds the time that learning takes from serving. Observations of other
-    gateways are learnt with the remaining allowance. Only the newest `WAITING` of them are kept, because a process
-    reads a long history when it starts.
+    `LEARNT_PER_S` are learnt per second on average, which bounds the time that learning takes from serving. The first
+    `LEARNT_PER_KEY_S` of an API key in a second may borrow up to a second's allowance, so that one key's flood does not
+    keep the others from learning. Observations of other gateways are learnt with the remaining allowance. Only the
+    newest `WAITING` of them are kept, because a process reads a long history when it starts; of too many, the oldest of
+    the key with the most is dropped.
     """
 
     def __init__(
@@ -74,14 +77,17 @@ class Outcomes:
         self._clock = clock
         self._allowance = LEARNT_AT_ONCE
         self._refilled_s = clock()
-        self._waiting: deque[Observation] = deque(maxlen=WAITING)
+        self._learnt: Counter[str] = Counter()  # by key, since `_second_s`
+        self._second_s = clock()
+        self._waiting: dict[str, deque[Observation]] = {}  # by key, which take turns
+        self._waits = 0
         self._failed = False
 
     def record(self, observation: Observation) -> None:
         """Records a request that ended on this gateway. Estimates and evidence are of the serving revision alone."""
         if not observation.canary:
             self._try(self._evidence.record, observation)
-            if self._may_learn():
+            if self._may_learn(observation.subject.key):
                 self._try(self._learner.record, observation)
         self._learn_waiting()
         self._store.append(observation)
@@ -91,20 +97,39 @@ class Outcomes:
         if observation.canary:
             return
         self._try(self._evidence.record, observation)
-        self._waiting.append(observation)
+        self._waiting.setdefault(observation.subject.key, deque()).append(observation)
+        self._waits += 1
+        if self._waits > WAITING:
+            self._next_waiting(max(self._waiting, key=lambda key: len(self._waiting[key])))
         self._learn_waiting()
 
     def _learn_waiting(self) -> None:
         while self._waiting and self._may_learn():
-            self._try(self._learner.record, self._waiting.popleft())
+            self._try(self._learner.record, self._next_waiting(next(iter(self._waiting))))
 
-    def _may_learn(self) -> bool:
+    def _next_waiting(self, key: str) -> Observation:
+        """Takes the oldest observation of `key`, which then waits behind the other keys."""
+        line = self._waiting.pop(key)
+        found = line.popleft()
+        self._waits -= 1
+        if line:
+            self._waiting[key] = line
+        return found
+
+    def _may_learn(self, key: str | None = None) -> bool:
+        """Takes an allowance; only the `key` of a request that ended here may borrow."""
         now_s = self._clock()
         self._allowance = min(self._allowance + (now_s - self._refilled_s) * LEARNT_PER_S, LEARNT_AT_ONCE)
         self._refilled_s = now_s
-        if self._allowance < 1.0:
+        if now_s - self._second_s >= 1.0:
+            self._second_s = now_s
+            self._learnt.clear()
+        may_borrow = key is not None and self._learnt[key] < LEARNT_PER_KEY_S
+        if self._allowance + (LEARNT_PER_S if may_borrow else 0.0) < 1.0:
             return False
         self._allowance -= 1.0
+        if key is not None:
+            self._learnt[key] += 1
         return True
 
     def _try(self, record: Callable[[Observation], None], observation: Observation) -> None:

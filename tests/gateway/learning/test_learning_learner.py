@@ -143,3 +143,15 @@ def test_keys_without_end_forget_the_ones_that_sent_nothing_for_longest() -> Non
     assert levels[0] > 10
     assert levels[1] == 1
     assert levels[2] > 20  # the votes of others
+
+
+def test_a_key_with_adapters_without_end_forgets_its_own() -> None:
+    learner = Learner()
+    for key in ("steady", "other"):
+        learner.record(observe(key=key))
+    for number in range(600):
+        seen = observe(key="hostile")
+        subject = msgspec.structs.replace(seen.subject, adapter=f"{number:016x}")
+        learner.record(msgspec.structs.replace(seen, subject=subject))
+    levels = [forecast_for(learner, observe(key=key)).output_tokens.level for key in ("steady", "other")]
+    assert levels == [Level.CLASS, Level.CLASS]

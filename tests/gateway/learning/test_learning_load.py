@@ -19,7 +19,7 @@ Z_80 = 1.2816
 
 
 def teach(curve: Curve, load: float, x: float, seconds: float) -> None:
-    curve.update(load, x, seconds, curve.line(load).at(x), seconds)
+    curve.update(load, x, seconds, curve.line(load).at(x))
 
 
 def test_a_curve_learns_base_and_slope() -> None:

@@ -285,6 +285,46 @@ async def test_matches_before_an_alarm_become_mismatches_and_hold_no_answers(pai
     assert not any(reference() is not None for reference in answers)
 
 
+def _judged(bench: Any, tests: SampledTests, caller: str, comparison: Any) -> bool:
+    candidate = Candidate(
+        served=bench.served,
+        decision=bench.decision(),
+        request=bench.job(chat("tokens=1")).request,
+        request_id="r-1",
+        authorization=None,
+        pieces=(),
+        size_bytes=0,
+        caller=caller,
+    )
+    return tests.judge(candidate, comparison)
+
+
+@pytest.mark.parametrize("others", [1, 2, 5])
+async def test_one_key_alone_raises_no_alarm_beside_others(pair: Make, others: int) -> None:
+    """It repeats a seed with which the two answers differ by chance; the others' answers are as they should be."""
+    bench, _, _ = pair()
+    rng, told = random.Random(1), list[Any]()
+    tests = SampledTests(lambda *alarm: told.append(alarm))
+    repeated = scored(answer(rng, wrong_every=3, tokens=20), answer(rng, tokens=20))
+    for turn in range(400):
+        _judged(bench, tests, "hostile", repeated)
+        _judged(bench, tests, f"honest {turn % others}", scored(answer(rng, tokens=20), answer(rng, tokens=20)))
+    assert not told
+    [found] = tests.evidence()
+    assert (found.answers, found.alarm) == (800, False)
+
+
+@pytest.mark.parametrize("keys", [1, 2, 5])
+async def test_an_engine_that_is_wrong_for_every_key_raises_the_alarm(pair: Make, keys: int) -> None:
+    bench, _, _ = pair()
+    rng, told = random.Random(2), list[Any]()
+    tests = SampledTests(lambda *alarm: told.append(alarm))
+    for turn in range(60 * keys):
+        wrong = scored(answer(rng, wrong_every=3, tokens=20), answer(rng, tokens=20))
+        _judged(bench, tests, f"key {turn % keys}", wrong)
+    assert len(told) == 1
+
+
 async def test_full_queue_drops_its_oldest(pair: Make) -> None:
     bench, plain, _ = pair(max_queued=2)
     bench.plain.acquire(0, 0.0)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_core.observation import Level, Observation
+from slipstream_core.observation import Observation
 from slipstream_core.types import Arm, Reason
-from slipstream_gateway.decide.estimate import ArmComparisons, Learner
+from slipstream_gateway.decide.estimate import ArmComparisons
 from slipstream_gateway.request.observations import (
     LEARNT_AT_ONCE,
+    LEARNT_PER_KEY_S,
     LEARNT_PER_S,
+    WAITING,
     MemoryStore,
     Outcomes,
     rejections,
@@ -20,7 +23,7 @@ from slipstream_gateway.request.observations import (
 )
 from slipstream_gateway.upstreams.base import Usage
 
-from tests.gateway.learning.samples import forecast_for, observe
+from tests.gateway.learning.samples import observe
 
 
 def test_what_the_engine_counted_is_taken_as_it_is() -> None:
@@ -59,24 +62,39 @@ def observation(key: str) -> Observation:
 
 
 def test_a_flood_of_outcomes_is_compared_in_full_and_learnt_up_to_a_rate() -> None:
+    """A key that sends little meanwhile learns from its first answers of a second, at the flood's cost."""
     now_s = 0.0
-    learner, evidence = Learner(), ArmComparisons()
-    outcomes = Outcomes(learner=learner, evidence=evidence, store=MemoryStore(), clock=lambda: now_s)
-
-    def level(key: str) -> Level:
-        return forecast_for(learner, observation(key)).output_tokens.level
-
-    for _ in range(int(LEARNT_AT_ONCE)):
-        outcomes.record(observation("flood"))
-    for _ in range(10):
-        outcomes.record(observation("late"))
-    assert (level("flood"), level("late")) == (Level.CLASS, Level.PRIOR)
-    now_s += 10 / LEARNT_PER_S
-    for _ in range(10):
-        outcomes.record(observation("late"))
-    assert level("late") is Level.CLASS
+    learner, evidence = Unlucky(), ArmComparisons()
+    outcomes = Outcomes(learner=learner, evidence=evidence, store=MemoryStore(), clock=lambda: now_s)  # type: ignore[arg-type]
+    for second in range(20):
+        now_s = float(second)
+        for _ in range(1000):
+            outcomes.record(observation("flood"))
+        for _ in range(LEARNT_PER_KEY_S + 5):
+            outcomes.record(observation("late"))
+    learnt = Counter(learner.seen)
+    assert learnt["late"] == 20 * LEARNT_PER_KEY_S
+    assert learnt.total() <= LEARNT_AT_ONCE + 20 * LEARNT_PER_S + LEARNT_PER_KEY_S
+    assert learnt["flood"] > 0.8 * learnt.total()
     [found] = evidence.report("p")
-    assert found.speculative == LEARNT_AT_ONCE + 20
+    assert found.speculative == 20 * (1000 + LEARNT_PER_KEY_S + 5)
+
+
+def test_a_flood_from_another_gateway_does_not_displace_other_keys() -> None:
+    now_s = 0.0
+    learner = Unlucky()
+    outcomes = Outcomes(learner=learner, evidence=ArmComparisons(), store=MemoryStore(), clock=lambda: now_s)  # type: ignore[arg-type]
+    outcomes.record(observation("busy"))
+    for _ in range(10):
+        outcomes.apply(observation("late"))
+    for _ in range(2 * WAITING + int(LEARNT_AT_ONCE)):
+        outcomes.apply(observation("flood"))
+    learner.seen.clear()
+    for _ in range(10):
+        outcomes.apply(observation("late"))
+    now_s = 1.0
+    outcomes.apply(observation("flood"))
+    assert Counter(learner.seen) == {"late": 10, "flood": LEARNT_PER_S - 10}
 
 
 class Unlucky:

@@ -252,9 +252,34 @@ def test_an_unknown_class_is_explored_within_the_policys_thresholds() -> None:
     assert run(loss, route(minConfidence=0.4), profile=profile(**UNSURE), draws=EAGER).reason is Reason.UNKNOWN_CLASS
 
 
+def test_a_loss_that_only_other_keys_have_measured_is_explored() -> None:
+    for name in ("acceptance", "step_base_s", "speculative_ttft_s"):
+        loss = forecast(acceptance=0.1, doubt=0.001)
+        part = msgspec.structs.replace(getattr(loss, name), level=Level.KEYS)
+        assert run(loss, route(), draws=EAGER).reason is Reason.BREAK_EVEN
+        decision = run(msgspec.structs.replace(loss, **{name: part}), route(), draws=EAGER)
+        assert decision.reason is Reason.EXPLORATION
+        assert "rests on other keys' answers" in decision.detail
+        assert run(msgspec.structs.replace(loss, **{name: part}), route()).reason is Reason.BREAK_EVEN
+
+
+def test_lengths_of_other_keys_decide_no_threshold_and_no_class() -> None:
+    found = forecast(output_tokens=14.0)
+    lengths = msgspec.structs.replace(found.output_tokens, level=Level.KEYS)
+    decision = run(msgspec.structs.replace(found, output_tokens=lengths), route(minOutputTokens=64), draws=EAGER)
+    assert (decision.reason is not Reason.SHORT_OUTPUT, decision.request_class) == (True, "summarization/long")
+
+
 def dear(price: float, **policy: Any) -> Route:
     arms = {"plain": ARMS["plain"], "speculative": ARMS["speculative"] | {"pricePerGpuHour": price}}
     return route(arms=arms, price=2.0, **policy)
+
+
+def test_a_cost_that_only_other_keys_have_measured_is_explored() -> None:
+    fast = forecast(acceptance=0.9)
+    taken_over = msgspec.structs.replace(fast, step_base_s=forecast(level=Level.KEYS).step_base_s)
+    for found, reason in ((fast, Reason.COST), (taken_over, Reason.EXPLORATION)):
+        assert run(found, dear(4.5, maxCostIncrease=0.0), draws=EAGER).reason is reason
 
 
 def test_servers_that_cost_more_than_they_save_time_are_not_used() -> None:

@@ -25,15 +25,17 @@ class Arm:
         self.replicas = [Replica(f"r{index}", nothing) for index in range(count)]
         self.pool = Pool(self.replicas, clock=lambda: self.now_s, speculative=speculative)
 
-    def fails(self, replica: Replica, cause: str = "upstream_failed", *, speculative: bool = False) -> None:
+    def fails(
+        self, replica: Replica, cause: str = "upstream_failed", *, speculative: bool = False, key: str = ""
+    ) -> None:
         replica.acquire(int(speculative), self.now_s)
-        replica.failed(self.now_s, cause, speculative=speculative)
+        replica.failed(self.now_s, cause, speculative=speculative, key=key)
         replica.release(int(speculative), self.now_s)
 
-    def serves(self, replica: Replica, ttft_s: float | None = None) -> None:
+    def serves(self, replica: Replica, ttft_s: float | None = None, *, key: str = "") -> None:
         replica.acquire(0, self.now_s)
         replica.succeeded(self.now_s, ttft_s=ttft_s)
-        replica.completed(self.now_s)
+        replica.completed(self.now_s, key=key)
         replica.release(0, self.now_s)
 
     def sweep(self) -> None:
@@ -59,6 +61,30 @@ def test_a_server_that_is_gone_is_gone_for_both_arms() -> None:
     arm = Arm(2)
     for _ in range(HEALTH.unreachable_in_a_row):
         arm.fails(arm.replicas[0], "upstream_unavailable", speculative=True)
+    assert arm.circuits() == [Circuit.OPEN, Circuit.CLOSED]
+
+
+@pytest.mark.parametrize("cause", ["upstream_failed", "overloaded"])
+@pytest.mark.parametrize("others", [1, 2, 5])
+def test_one_keys_failures_do_not_eject_a_server_that_serves_others(others: int, cause: str) -> None:
+    arm = Arm(2)
+    for turn in range(200):
+        arm.serves(arm.replicas[0], key=f"honest {turn % others}")
+        for _ in range(HEALTH.failed_in_a_row + 5):
+            arm.fails(arm.replicas[0], cause, key="hostile")
+        arm.sweep()
+    assert arm.circuits() == [Circuit.CLOSED, Circuit.CLOSED]
+
+
+@pytest.mark.parametrize("keys", [1, 2, 5])
+def test_a_server_that_fails_for_every_key_is_ejected(keys: int) -> None:
+    """A single key's answers stop counting as other keys' after a few seconds."""
+    arm = Arm(2)
+    for turn in range(5):
+        arm.serves(arm.replicas[0], key=f"key {turn}")
+    arm.now_s += 6.0 if keys == 1 else 0.0
+    for turn in range(HEALTH.failed_in_a_row + 1):
+        arm.fails(arm.replicas[0], key=f"key {turn % keys}")
     assert arm.circuits() == [Circuit.OPEN, Circuit.CLOSED]
 
 

@@ -1,12 +1,13 @@
 """The estimates of one API key's requests to a pair, by class.
 
 Lengths and acceptance have a hierarchy, pair -> class: each level is an offset from the one above, with a variance that
-remains for the one below. Each API key has its own levels; between keys, only the median of their estimates is shared.
+remains for the one below. Each API key has its own levels and times; between keys, only medians are shared.
 """
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 from slipstream_core.observation import Observation, Subject
 from slipstream_core.types import Arm
@@ -14,13 +15,15 @@ from slipstream_core.types import Arm
 from slipstream_gateway.decide.estimate.class_acceptance import ClassAcceptance, SharedAcceptance
 from slipstream_gateway.decide.estimate.class_lengths import ClassLengths, SharedLengths
 from slipstream_gateway.decide.estimate.outcomes import pace_of, trials_of
-from slipstream_gateway.decide.estimate.pools import PoolModel
+from slipstream_gateway.decide.estimate.pools import PoolModel, SharedPool
 from slipstream_gateway.decide.estimate.ratios import ArmRatios, Ratio, RatioPrior, unseen
 
 # Log ratios of times between classes: noise of one answer, between classes, and of an arm beyond its class.
 _PACE_NOISE, _PACE_SHARED, _PACE_ARM = 0.2, 0.15, 0.07
 # Without counts of draft tokens the speculative arm's ratio includes the acceptance.
 _PACE_UNCOUNTED = 0.5
+# Of one key at one pair: of the arms, with those that a manifest has replaced.
+_MAX_POOLS = 4
 
 
 class PairModel:
@@ -37,7 +40,18 @@ class KeyModel:
     def __init__(self, key: str, pair: PairModel) -> None:
         self.lengths = ClassLengths(key, pair.lengths)
         self.acceptance = ClassAcceptance(key, pair.acceptance)
+        self._key = key
         self._paces: dict[str, ArmRatios] = {}
+        self._pools: OrderedDict[str, PoolModel] = OrderedDict()
+
+    def pool(self, name: str, shared: SharedPool) -> PoolModel:
+        """The key's times on a pool of servers; `shared` is what the keys of that pool share."""
+        found = self._pools.get(name)
+        if found is None:
+            found = self._pools[name] = PoolModel(self._key, shared)
+            if len(self._pools) > _MAX_POOLS:
+                self._pools.popitem(last=False)
+        return found
 
     def paces(self, subject: Subject, pool: PoolModel) -> tuple[Ratio, Ratio]:
         """The class's times relative to those of its servers, plain and speculative."""
@@ -47,6 +61,10 @@ class KeyModel:
     def learn(self, seen: Observation, pool: PoolModel) -> None:
         """Records an outcome, here and in the times of its servers."""
         self._learn_length(seen)
+        self._learn_times(seen, pool)
+        pool.learnt()
+
+    def _learn_times(self, seen: Observation, pool: PoolModel) -> None:
         speculative = seen.arm is Arm.SPECULATIVE
         if speculative and seen.output_tokens > 1 and seen.draft_length > 0:
             pool.saw_drafts(seen.drafted)
@@ -77,9 +95,7 @@ class KeyModel:
         pace = pace_of(seen, first_s, by_step=speculative and pool.counts_drafts, guessed_step_s=guessed_s)
         if pace is None:
             return
-        confirmed_s = curve.confirmed(seen.load, seen.subject.key, pace.step_s, expected_s)
-        if curve.is_usual(pace.step_s, confirmed_s):
-            curve.update(seen.load, draft_length, pace.step_s, expected_s, confirmed_s, pace.weight)
+        curve.update(seen.load, draft_length, pace.step_s, expected_s, pace.weight)
         if is_first:  # it defines the curve, so that its ratio is 1
             return
         ratios = self._paces.setdefault(seen.subject.cold_class, ArmRatios())

@@ -3,16 +3,16 @@
 y = t·(1 + k·x) at each load, as a Bayesian regression with forgetting. For a step, x is the mean draft length in the
 batch, and t·k the cost of a draft token per request. For the time to first token, x is the prompt's length in thousands
 of tokens. Loads are the powers of two; between two of them both learn and both predict, weighted by distance. A load
-with little data uses its neighbours, and all use a general prior.
+with little data uses its neighbours, then what other API keys measured, and all use a general prior.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from slipstream_gateway.decide.estimate.deviations import Deviations
 from slipstream_gateway.decide.estimate.drift import KEPT_SAMPLES, SETTLED_SAMPLES, has_changed, surprise
+from slipstream_gateway.decide.estimate.median_by_key import median_near
 
 WINDOW = 64.0
 _MAX_OCTAVE = 10
@@ -22,17 +22,16 @@ _OCTAVE_SLOPE_SPREAD = 0.05
 # The noise prior counts as this many observations; surprises are clipped at this many standard deviations.
 _NOISE_SAMPLES = 8.0
 _CLIP = 4.0
-# In standard deviations of a request's noise: the distance from the curve that chance explains, and the maximum
-# distance from the values that other keys confirm.
-_CHANCE, _USUAL = 0.5, 1.5
 # Standard deviations of the base relative to a relative's prediction, and of the ratio of two relatives between loads.
 _RELATIVE_SPREAD = 0.3
 _OFFSET_SPREAD = 0.15
+# Standard deviations between API keys: of the base as a share, and of k.
+_KEYS_SPREAD, _KEYS_SLOPE_SPREAD = 0.15, 0.05
 _SMALLEST_BASE = 0.05
 # Once a curve or a relative has any data, the general prior's base is ignored.
 _VAGUE = 100.0
-# The prior of a load is recomputed after this many updates of the curve: a load with requests of its own hardly depends
-# on it.
+# The prior of a load is recomputed when the updates that it is based on, its key's or the others', have grown by this
+# factor: a load with requests of its own hardly depends on it.
 _STALENESS = 1.125
 
 
@@ -63,6 +62,24 @@ class CurvePrior(NamedTuple):
     noise: float
 
 
+class Vote(NamedTuple):
+    """log t and k of another API key's curve at one load, from its own requests."""
+
+    log_base: float
+    k: float
+
+
+class OtherKeys(Protocol):
+    """What other API keys measured of the same times. `version` counts their requests."""
+
+    @property
+    def version(self) -> int: ...
+
+    def votes(self, octave: int) -> list[Vote]:
+        """One vote for each key at the load `2 ** octave`; empty if the keys are too few to count."""
+        ...
+
+
 class _Belief(NamedTuple):
     """log t and k with their variances."""
 
@@ -74,20 +91,22 @@ class _Belief(NamedTuple):
 
 class _Load:
     """Weighted sums of the observations at one load, and the last results: `line`, the `expected` prior as of
-    `expected_at` updates of the curve, and `own`, the estimate that other loads use."""
+    `expected_at` updates of the curve and `others_at` of other keys, `own`, the estimate that other loads use, and the
+    line `alone` as of `alone_at` updates of the curve."""
 
     __slots__ = (
-        "count", "deviations", "expected", "expected_at", "line", "memory", "noise", "own", "sx", "sxx", "sxy", "sy",
+        "alone", "alone_at", "count", "expected", "expected_at", "line", "memory", "noise", "others_at", "own", "sx",
+        "sxx", "sxy", "sy",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.count = self.sx = self.sy = self.sxx = self.sxy = 0.0
         self.noise = self.memory = 0.0
-        self.deviations = Deviations()
         self.line: Line | None = None
         self.own: _Belief | None = None
         self.expected: _Belief | None = None
-        self.expected_at = 0
+        self.alone: Line | None = None
+        self.expected_at = self.others_at = self.alone_at = 0
 
     def add(self, x: float, y: float, weight: float) -> None:
         self.scale(1.0 - weight / WINDOW)
@@ -108,11 +127,12 @@ class _Load:
 
 
 class Curve:
-    """Times of one pool of servers by load. `version` counts the requests, `weight` is the sum of their weights."""
+    """Times of one API key's requests on one pool of servers, by load. `version` counts the requests, `weight` is the
+    sum of their weights. With `others`, the median of the other keys is a prior."""
 
-    def __init__(self, prior: CurvePrior) -> None:
+    def __init__(self, prior: CurvePrior, others: OtherKeys | None = None) -> None:
+        self._others = others
         self._noise_variance = prior.noise**2
-        self._chance, self._usual = _CHANCE * prior.noise, _USUAL * prior.noise
         self._prior_belief = _Belief(math.log(prior.base), prior.base_spread**2, prior.k, prior.k_spread**2)
         self._vague_belief = self._prior_belief._replace(base_variance=_VAGUE)
         self._relatives: list[tuple[Curve, float]] = []
@@ -137,10 +157,10 @@ class Curve:
     def line(self, load: float) -> Line:
         """The prediction at `load` requests in flight."""
         lower, share = _position(load)
-        first = self._line_at(lower)
+        first = self.line_at(lower)
         if share == 0.0:
             return first
-        second, rest = self._line_at(lower + 1), 1.0 - share
+        second, rest = self.line_at(lower + 1), 1.0 - share
         return Line(
             rest * first.base + share * second.base,
             rest * first.base_se + share * second.base_se,
@@ -149,38 +169,32 @@ class Curve:
             rest * first.samples + share * second.samples,
         )
 
-    def confirmed(self, load: float, key: str, y: float, expected: float) -> float:
-        """The part of `y` seconds of a request of an API key, with `expected` expected, that other keys confirm: a time
-        between the two, or `y` at a load with little data. Call it once per request, because later ones are compared
-        with it."""
-        lower, share = _position(load)
-        nearest, log_ratio = self._loads[lower + (share > 0.5)], math.log(y / expected)
-        part = nearest.deviations.confirmed(key, log_ratio, self._chance)
-        return y if part == log_ratio or nearest.count < SETTLED_SAMPLES else expected * math.exp(part)
+    def alone(self, octave: int) -> Line:
+        """The prediction at `2 ** octave` requests in flight from this curve's requests alone."""
+        load = self._loads[octave]
+        if load.alone is None or load.alone_at != self.version:
+            load.alone, load.alone_at = self._solve(load, _combined(self._nearby(octave))), self.version
+        return load.alone
 
-    def is_usual(self, y: float, confirmed: float) -> bool:
-        """Whether chance explains `y` seconds, given the `confirmed` ones of other keys."""
-        return abs(math.log(y / confirmed)) <= self._usual
-
-    def update(self, load: float, x: float, y: float, expected: float, confirmed: float, weight: float = 1.0) -> None:
-        """Records a request with `y` seconds at `x`, where the line predicted `expected`, and `confirmed` is the part
-        that other keys confirm; `weight` in (0, 1] is below 1 for a noisier one."""
+    def update(self, load: float, x: float, y: float, expected: float, weight: float = 1.0) -> None:
+        """Records a request with `y` seconds at `x`, where the line predicted `expected`; `weight` in (0, 1] is below 1
+        for a noisier one."""
         self.weight += weight
         lower, share = _position(load)
         if share < 1.0:
-            self._learn(self._loads[lower], x, y, weight * (1.0 - share), expected, confirmed)
+            self._learn(self._loads[lower], x, y, weight * (1.0 - share), expected)
         if share > 0.0:
-            self._learn(self._loads[lower + 1], x, y, weight * share, expected, confirmed)
+            self._learn(self._loads[lower + 1], x, y, weight * share, expected)
         self.version += 1
 
-    def _learn(self, load: _Load, x: float, y: float, weight: float, expected: float, confirmed: float) -> None:
+    def _learn(self, load: _Load, x: float, y: float, weight: float, expected: float) -> None:
         if load.count >= SETTLED_SAMPLES:
-            deviation = math.sqrt(self._noise_at(load) / weight)
-            load.memory = surprise(load.memory, (confirmed - expected) / expected / deviation)
+            relative, deviation = (y - expected) / expected, math.sqrt(self._noise_at(load) / weight)
+            load.memory = surprise(load.memory, relative / deviation)
             if has_changed(load.memory):
                 load.scale(min(1.0, KEPT_SAMPLES / load.count))
                 load.memory = 0.0
-            limit, relative = _CLIP * deviation, (y - expected) / expected
+            limit = _CLIP * deviation
             relative = max(-limit, min(limit, relative))
             load.noise += weight * relative * relative
             y = expected * (1.0 + relative)
@@ -189,12 +203,13 @@ class Curve:
     def _noise_at(self, load: _Load) -> float:
         return (self._noise_variance * _NOISE_SAMPLES + load.noise) / (_NOISE_SAMPLES + load.count)
 
-    def _line_at(self, octave: int) -> Line:
+    def line_at(self, octave: int) -> Line:
+        """The prediction at `2 ** octave` requests in flight."""
         load = self._loads[octave]
-        expected = load.expected
-        if expected is None or self._changes() > load.expected_at:
+        expected, others = load.expected, self._others.version if self._others is not None else 0
+        if expected is None or self._changes() > load.expected_at or others > load.others_at:
             expected = load.expected = self._expected(octave)
-            load.expected_at = int(self._changes() * _STALENESS)
+            load.expected_at, load.others_at = int(self._changes() * _STALENESS), int(others * _STALENESS)
             load.line = None
         if load.line is None:
             load.line = self._solve(load, expected)
@@ -204,15 +219,22 @@ class Curve:
         return self.version + sum(relative.version for relative, _ in self._relatives)
 
     def _expected(self, octave: int) -> _Belief:
-        """The prediction for a load from the nearest loads on either side, a relative and the general prior."""
+        """The prediction for a load from the nearest loads on either side, a relative, other keys and the general
+        prior."""
         beliefs = self._nearby(octave)
         for relative, log_ratio in self._relatives:
             if relative.version > 0:
-                line = relative._solve(relative._loads[octave], _combined(relative._nearby(octave)))
+                line = relative.alone(octave)
                 offset, offset_variance = self._offset(relative, log_ratio)
                 variance = (line.base_se / line.base) ** 2 + offset_variance
                 beliefs.append(_Belief(math.log(line.base) + offset, variance, 0.0, math.inf))
-        return _combined(beliefs)
+        own = _combined(beliefs)
+        votes = self._others.votes(octave) if self._others is not None else []
+        if not votes:
+            return own
+        log_base = median_near([vote.log_base for vote in votes], own.log_base)
+        k = median_near([vote.k for vote in votes], own.k)
+        return _combined([own, _Belief(log_base, _KEYS_SPREAD**2, k, _KEYS_SLOPE_SPREAD**2)])
 
     def _offset(self, relative: Curve, log_ratio: float) -> tuple[float, float]:
         """The log ratio of the base to a relative's, and its variance: `log_ratio`, until both have requests of their

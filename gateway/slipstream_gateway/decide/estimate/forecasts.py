@@ -11,7 +11,7 @@ from slipstream_core.types import RequestProfile
 from slipstream_gateway.decide.estimate import priors
 from slipstream_gateway.decide.estimate.classes import KeyModel
 from slipstream_gateway.decide.estimate.curves import Line
-from slipstream_gateway.decide.estimate.pools import PoolModel
+from slipstream_gateway.decide.estimate.pools import FirstToken, PoolModel
 from slipstream_gateway.decide.estimate.ratios import Ratio
 from slipstream_gateway.decide.estimate.shrinkage import Normal, joined
 
@@ -53,16 +53,17 @@ def forecast(ask: Question) -> Forecast:
     thousands = query.prompt_tokens / 1000.0
     counted = ask.speculative.counts_drafts
     plain_step = ask.plain.plain_step.line(query.plain_load)
-    step = (ask.speculative.step if counted else ask.speculative.plain_step).line(query.speculative_load)
+    curve = ask.speculative.step if counted else ask.speculative.plain_step
+    step, others = curve.line(query.speculative_load), ask.speculative.other_keys(curve)
     return Forecast(
         output_tokens=_output_tokens(ask),
         acceptance=_acceptance(ask) if counted else None,
-        plain_tpot_s=_scaled(plain_step.base, plain_step.base_se, plain_step.samples, plain_pace),
-        step_base_s=_scaled(step.base, step.base_se, step.samples, fast_pace),
-        step_per_draft_token_s=_per_draft_token(step, fast_pace) if counted else _NO_DRAFT_TOKENS,
-        plain_ttft_s=_first_token(ask.plain.first_token.line(query.plain_load, speculative=False), thousands),
+        plain_tpot_s=_scaled(plain_step, plain_pace, ask.plain.other_keys(ask.plain.plain_step)),
+        step_base_s=_scaled(step, fast_pace, others),
+        step_per_draft_token_s=_per_draft_token(step, fast_pace, others) if counted else _NO_DRAFT_TOKENS,
+        plain_ttft_s=_first_token(ask.plain.first_token, query.plain_load, thousands, speculative=False),
         speculative_ttft_s=_first_token(
-            ask.speculative.first_token.line(query.speculative_load, speculative=True), thousands
+            ask.speculative.first_token, query.speculative_load, thousands, speculative=True
         ),
         load=query.speculative_load,
         neighbours_step_s=_neighbours_step(ask, plain_pace) if counted else None,
@@ -95,8 +96,8 @@ def _acceptance(ask: Question) -> Estimate:
 
 
 def _doubt(variance: float, level: Level, samples: float) -> float:
-    """The variance of the classifier's guess, which loses weight as the class gets data."""
-    return variance * (1.0 + samples / _FADING_SAMPLES) if level is Level.CLASS else variance
+    """The variance of the classifier's guess, which loses weight as the class gets data, this key's or the others'."""
+    return variance * (1.0 + samples / _FADING_SAMPLES) if level in (Level.CLASS, Level.KEYS) else variance
 
 
 def _neighbours_step(ask: Question, pace: Ratio) -> Estimate | None:
@@ -104,38 +105,46 @@ def _neighbours_step(ask: Question, pace: Ratio) -> Estimate | None:
     length = ask.query.neighbours_draft_length
     if length <= 0.0 or ask.plain is not ask.speculative:
         return None
-    line = ask.plain.step_of(length).line(ask.query.plain_load)
-    return _scaled(line.at(length), math.hypot(line.base_se, line.slope_se * length), line.samples, pace)
+    curve = ask.plain.step_of(length)
+    line = curve.line(ask.query.plain_load)
+    step = line._replace(base=line.at(length), base_se=math.hypot(line.base_se, line.slope_se * length))
+    return _scaled(step, pace, ask.plain.other_keys(curve))
 
 
-def _scaled(seconds: float, se: float, samples: float, ratio: Ratio) -> Estimate:
-    """A time of the load curve for this class. The relative errors of both add up."""
-    mean = seconds * math.exp(ratio.mean)
-    relative = se / seconds
-    return Estimate(
-        mean=mean,
-        se=mean * math.sqrt(relative * relative + ratio.variance),
-        samples=ratio.samples or samples,
-        level=_time_level(ratio, samples),
-    )
+def _scaled(line: Line, ratio: Ratio, others: int) -> Estimate:
+    """The base of a load curve for this class. The relative errors of both add up."""
+    mean = line.base * math.exp(ratio.mean)
+    relative = line.base_se / line.base
+    level, samples = _time_level(ratio, line.samples, others)
+    return Estimate(mean=mean, se=mean * math.sqrt(relative * relative + ratio.variance), samples=samples, level=level)
 
 
-def _per_draft_token(line: Line, ratio: Ratio) -> Estimate:
+def _per_draft_token(line: Line, ratio: Ratio, others: int) -> Estimate:
     scale = math.exp(ratio.mean)
-    level = _time_level(ratio, line.samples)
-    return Estimate(mean=line.slope * scale, se=line.slope_se * scale, samples=line.samples, level=level)
+    level, samples = _time_level(ratio, line.samples, others)
+    return Estimate(mean=line.slope * scale, se=line.slope_se * scale, samples=samples, level=level)
 
 
 _NO_DRAFT_TOKENS = Estimate(mean=0.0, se=0.0, samples=0.0, level=Level.PRIOR)
 
 
-def _first_token(line: Line, thousands: float) -> Estimate:
-    level = Level.PAIR if line.samples > 0.0 else Level.PRIOR
+def _first_token(times: FirstToken, load: float, thousands: float, *, speculative: bool) -> Estimate:
+    """`samples` are of both arms; the level is of the arm, whose ratio may be the other keys'."""
+    line, others = times.line(load, speculative=speculative), times.others(speculative=speculative)
+    is_others = speculative and others > 0 and not times.has_speculative
+    level, samples = _pool_level(0.0 if is_others else line.samples, others)
     se = math.hypot(line.base_se, line.slope_se * thousands)
-    return Estimate(mean=line.at(thousands), se=se, samples=line.samples, level=level)
+    return Estimate(mean=line.at(thousands), se=se, samples=samples, level=level)
 
 
-def _time_level(ratio: Ratio, samples: float) -> Level:
+def _time_level(ratio: Ratio, samples: float, others: int) -> tuple[Level, float]:
+    """The most specific level with data, and its number of answers or keys."""
     if ratio.samples > 0.0:
-        return Level.CLASS
-    return Level.PAIR if samples > 0.0 else Level.PRIOR
+        return Level.CLASS, ratio.samples
+    return _pool_level(samples, others)
+
+
+def _pool_level(samples: float, others: int) -> tuple[Level, float]:
+    if samples > 0.0:
+        return Level.PAIR, samples
+    return (Level.KEYS, float(others)) if others else (Level.PRIOR, 0.0)

@@ -6,7 +6,7 @@ bounded. Not thread-safe: it belongs to one event loop.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from slipstream_core.observation import Forecast, Observation, Subject
 from slipstream_gateway.decide.estimate.classes import KeyModel, PairModel
 from slipstream_gateway.decide.estimate.forecasts import ForecastQuery, Question, forecast
 from slipstream_gateway.decide.estimate.outcomes import is_plausible
-from slipstream_gateway.decide.estimate.pools import PoolModel
+from slipstream_gateway.decide.estimate.pools import SharedPool
 
 _MAX_PAIRS = 256  # with adapters
 # For all pairs together.
@@ -31,17 +31,17 @@ class Learner:
     def __init__(self) -> None:
         self._keys: OrderedDict[str, KeyModel] = OrderedDict()
         self._pairs: OrderedDict[str, PairModel] = OrderedDict()
-        self._pools: OrderedDict[str, PoolModel] = OrderedDict()
+        self._pools: OrderedDict[str, SharedPool] = OrderedDict()
 
     def forecast(self, query: ForecastQuery) -> Forecast:
         """What to expect of a request on the servers that might take it."""
-        plain = fast = self._pool(query.plain_pool)
+        model = self._keys.get(_key_name(query.subject)) or self._new_key(query.subject)
+        plain = fast = model.pool(query.plain_pool, self._shared(query.plain_pool))
         if query.speculative_pool is None:
             query = query._replace(speculative_load=query.plain_load)
         elif query.speculative_pool != query.plain_pool:
-            fast = self._pool(query.speculative_pool)
+            fast = model.pool(query.speculative_pool, self._shared(query.speculative_pool))
             fast.lean_on(plain)
-        model = self._keys.get(_key_name(query.subject)) or self._new_key(query.subject)
         return forecast(Question(query, plain, fast, model))
 
     def record(self, observation: Observation) -> None:
@@ -50,16 +50,27 @@ class Learner:
             return
         subject = observation.subject
         name = _key_name(subject)
-        model = _found(self._keys, name, lambda: self._new_key(subject), _MAX_KEYS)
+        model = self._keys.get(name)
+        if model is None:
+            if len(self._keys) >= _MAX_KEYS:
+                self._forget_one()
+            model = self._keys[name] = self._new_key(subject)
         self._keys.move_to_end(name)
-        model.learn(observation, self._pool(observation.pool))
+        model.learn(observation, model.pool(observation.pool, self._shared(observation.pool)))
+
+    def _forget_one(self) -> None:
+        """Drops the least recent model of the API key with the most models, so that a key which sends to hundreds of
+        pairs and adapters does not evict the others'."""
+        owners = [_owner(name) for name in self._keys]
+        [(most, _)] = Counter(owners).most_common(1)  # of equal ones the first, which is the least recent
+        del self._keys[next(name for name, owner in zip(self._keys, owners, strict=True) if owner == most)]
 
     def _new_key(self, subject: Subject) -> KeyModel:
         """An empty model of the subject's API key at its pair."""
         return KeyModel(subject.key, _found(self._pairs, _pair_name(subject), PairModel, _MAX_PAIRS))
 
-    def _pool(self, name: str) -> PoolModel:
-        return _found(self._pools, name, PoolModel, _MAX_POOLS)
+    def _shared(self, pool: str) -> SharedPool:
+        return _found(self._pools, pool, SharedPool, _MAX_POOLS)
 
 
 def _found(known: OrderedDict[str, Value], name: str, make: Callable[[], Value], most: int) -> Value:
@@ -75,6 +86,11 @@ def _found(known: OrderedDict[str, Value], name: str, make: Callable[[], Value],
 
 def _pair_name(subject: Subject) -> str:
     return f"{subject.pair}\x1f{subject.adapter}" if subject.adapter else subject.pair
+
+
+def _owner(name: str) -> str:
+    """The API key in a name of `_key_name`."""
+    return name.rpartition("\x1f")[2]
 
 
 def _key_name(subject: Subject) -> str:

@@ -19,7 +19,17 @@ _MAX_VOICES = 32
 # A smaller change of a probability or a log length is not worth the time.
 _SAME = 0.003
 # With only one other estimate, common effects cannot be separated from that key's own.
-_LEAST_OTHERS = 2
+LEAST_OTHERS = 2
+
+
+def median_near(others: list[float], own: float) -> float:
+    """The median of the `others` and of `own`; of two middle ones, the one nearer to `own`."""
+    return _middle(sorted((*others, own)), own)
+
+
+def _middle(means: list[float], own: float) -> float:
+    low, high = means[(len(means) - 1) // 2], means[len(means) // 2]
+    return low if abs(low - own) <= abs(high - own) else high
 
 
 class KeyEstimates:
@@ -48,20 +58,15 @@ class KeyEstimates:
     def others(self, key: str) -> int:
         """The number of estimates beside that of `key`; 0 if they are too few to count."""
         count = len(self._means) - (key in self._means)
-        return count if count >= _LEAST_OTHERS else 0
+        return count if count >= LEAST_OTHERS else 0
 
     def median(self, key: str, own: float) -> float | None:
         """The median of the others' estimates and of that of `key`, or of `own` if it has none; of two middle ones, the
         one nearer to `own`. None if the others are too few."""
         is_known = key in self._means
-        if len(self._means) - is_known < _LEAST_OTHERS:
+        if len(self._means) - is_known < LEAST_OTHERS:
             return None
-        means = self._sorted
-        if not is_known:
-            means = means.copy()
-            insort(means, own)
-        low, high = means[(len(means) - 1) // 2], means[len(means) // 2]
-        return low if abs(low - own) <= abs(high - own) else high
+        return _middle(self._sorted, own) if is_known else median_near(self._sorted, own)
 
 
 class KeyOffsets:
@@ -77,10 +82,10 @@ class KeyOffsets:
 
     def level(self, cold_class: str, own: tuple[Level, float]) -> tuple[Level, float]:
         """The most specific level with data on a class that this key has none of, and its number of observations or
-        estimates; `own` is from the key's other classes."""
+        keys; `own` is from the key's other classes."""
         found = self._voices.get(cold_class)
         others = found.others(self._key) if found is not None else 0
-        return (Level.CLASS, float(others)) if others else own
+        return (Level.KEYS, float(others)) if others else own
 
     def unseen(self, cold_class: str, own: Normal) -> Normal:
         """The offset of a class without data of this key, with `own` from its other classes."""

@@ -56,11 +56,23 @@ def _starts_as_soon(case: Case) -> bool:
 
 
 def may_explore(case: Case) -> bool:
-    """Whether the saving is possibly above the margin, given its uncertainty, at a cost within the limit."""
+    """Whether the saving is possibly above the margin, given its uncertainty, at a cost within the limit; or the
+    prediction rests on other keys' answers, which need not hold for this key."""
     best, spec = case.saving, case.spec
-    if best is None or spec is None or _too_dear(case) is not None:
+    if best is None or spec is None:
         return False
-    return best.saving_s + uncertainty_s(case) > spec.margin * best.plain_s
+    if rests_on_others(case):
+        return True
+    return _too_dear(case) is None and best.saving_s + uncertainty_s(case) > spec.margin * best.plain_s
+
+
+def rests_on_others(case: Case) -> bool:
+    """Whether a part of the prediction that only speculative answers show is taken over from other keys."""
+    forecast = case.forecast
+    if forecast is None:
+        return False
+    parts = (forecast.acceptance, forecast.step_base_s, forecast.speculative_ttft_s)
+    return any(part is not None and part.level is Level.KEYS for part in parts)
 
 
 def shed(case: Case, choice: ArmChoice) -> ArmChoice | None:
@@ -74,7 +86,7 @@ def shed(case: Case, choice: ArmChoice) -> ArmChoice | None:
 
 
 def explored(case: Case) -> ArmChoice | None:
-    """A share of the requests whose saving is possibly above the margin, given its uncertainty, speculates to learn.
+    """A share of the requests that may explore speculates to learn.
 
     Half of them use a random draft length, because the cost per draft token is measurable only if lengths differ.
     """
@@ -85,7 +97,8 @@ def explored(case: Case) -> ArmChoice | None:
     if draws.draft_length < 0.5:
         length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
     amount = _Amount(case, best)
-    detail = f"a saving of {amount.of(best.saving_s)} is uncertain, and this request measures it"
+    why = "rests on other keys' answers" if rests_on_others(case) else "is uncertain"
+    detail = f"a saving of {amount.of(best.saving_s)} {why}, and this request measures it"
     return ArmChoice(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
 
 

@@ -20,7 +20,7 @@ STEPS: tuple[Step, ...] = (
     *guards.THRESHOLDS,
     break_even.by_saving,
 )
-_EXPLORED = (Reason.BREAK_EVEN, Reason.UNKNOWN_CLASS)
+_EXPLORED = (Reason.BREAK_EVEN, Reason.COST, Reason.UNKNOWN_CLASS)
 
 
 def first_choice(case: Case) -> ArmChoice:

@@ -5,6 +5,9 @@ sweep also opens it when too large a share of its attempts failed, or when its f
 the other replicas. After an ejection time, which doubles with every ejection in quick succession, it is half open: one
 request at a time probes; a success closes the circuit, a failure opens it again.
 
+A server may respond with a failure because of the request. So such failures of one API key alone do not count while
+the server completes other keys' requests.
+
 https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
 """
 
@@ -19,6 +22,8 @@ from slipstream_core.settings import HealthSettings
 _BUCKETS = 10
 _KEPT = 64
 _LATENCY_WINDOWS = 3.0
+# A server may have broken since another key's request completed: for this long, one key's failures are not counted.
+_JUST_S = 5.0
 
 
 class ErrorWindow:
@@ -57,6 +62,41 @@ class ErrorWindow:
         self.good = self.bad = 0
         for bucket in self._buckets:
             bucket[0] = bucket[1] = 0
+
+
+class Keys:
+    """The two API keys whose attempts completed last, and the two whose attempts failed last: one of two is another
+    key."""
+
+    __slots__ = ("_completed", "_failed", "_window_s")
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._completed: dict[str, float] = {}
+        self._failed: dict[str, float] = {}
+
+    def completed(self, now_s: float, key: str) -> None:
+        _note(self._completed, now_s, key)
+
+    def failed(self, now_s: float, key: str) -> bool:
+        """Notes a failure. Returns whether the key's requests may be its cause: other keys' have just completed, and
+        none of theirs has failed."""
+        _note(self._failed, now_s, key)
+        if not _has_other(self._completed, now_s - _JUST_S, key):
+            return False
+        return not _has_other(self._failed, now_s - self._window_s, key)
+
+
+def _has_other(seen: dict[str, float], since_s: float, key: str) -> bool:
+    return any(other != key and time_s >= since_s for other, time_s in seen.items())
+
+
+def _note(seen: dict[str, float], now_s: float, key: str) -> None:
+    """Stores the time of `key` as the latest one, beside that of one other key."""
+    seen.pop(key, None)
+    seen[key] = now_s
+    if len(seen) > 2:
+        del seen[next(iter(seen))]
 
 
 class Latencies:
@@ -116,6 +156,7 @@ class Breaker:
         "_errors",
         "_failed",
         "_growth",
+        "_keys",
         "_latencies",
         "_settings",
         "_unreachable",
@@ -135,6 +176,7 @@ class Breaker:
         self.ejections: dict[Ejection, int] = dict.fromkeys(Ejection, 0)
         self._settings = settings
         self._errors = ErrorWindow(settings.window_s)
+        self._keys = Keys(settings.window_s)
         self._latencies = Latencies(settings.window_s)
         self._unreachable = 0
         self._failed = 0
@@ -163,8 +205,9 @@ class Breaker:
         if self.cause in (Ejection.UNREACHABLE, Ejection.LATENCY) and self._is_probe(now_s):
             self._close(now_s)
 
-    def completed(self, now_s: float) -> None:
-        """An answer ended regularly."""
+    def completed(self, now_s: float, key: str = "") -> None:
+        """An answer to a request of an API key ended regularly."""
+        self._keys.completed(now_s, key)
         self._failed = 0
         self._errors.add(now_s, ok=True)
         if self.is_open:
@@ -173,8 +216,11 @@ class Breaker:
         elif self.drag > 1.0:
             self._weigh()
 
-    def failed(self, now_s: float, cause: str) -> None:
-        """An attempt failed, before its first byte or after it. `cause`: an error's `error_type`, or `stalled`."""
+    def failed(self, now_s: float, cause: str, key: str = "") -> None:
+        """An attempt for an API key failed, before its first byte or after it. `cause`: an error's `error_type`, or
+        `stalled`."""
+        if cause not in _UNREACHABLE and self._keys.failed(now_s, key):
+            return
         self._errors.add(now_s, ok=False)
         self._weigh()
         if cause == _REFUSED:

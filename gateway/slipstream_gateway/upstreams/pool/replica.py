@@ -203,17 +203,17 @@ class Replica:
         """The first piece of an answer arrived, `ttft_s` after the attempt began; None for an answer in one piece."""
         self._breakers[speculative].answered(now_s, ttft_s)
 
-    def completed(self, now_s: float, *, speculative: bool = False) -> None:
-        """An answer ended regularly."""
-        self._breakers[speculative].completed(now_s)
+    def completed(self, now_s: float, *, speculative: bool = False, key: str = "") -> None:
+        """An answer to a request of an API key ended regularly."""
+        self._breakers[speculative].completed(now_s, key)
 
-    def failed(self, now_s: float, cause: str = _SERVER_GONE, *, speculative: bool = False) -> None:
+    def failed(self, now_s: float, cause: str = _SERVER_GONE, *, speculative: bool = False, key: str = "") -> None:
         """An attempt failed through the server's fault. If the server is unreachable, both arms fail; any other failure
         counts for the request's arm. `cause`: `upstream_unavailable`, `upstream_timeout`, `upstream_failed`, `stalled`,
-        or `overloaded`."""
-        self._breakers[speculative].failed(now_s, cause)
+        or `overloaded`. `key`: the API key of the request."""
+        self._breakers[speculative].failed(now_s, cause, key)
         if cause == _SERVER_GONE:
-            self._breakers[not speculative].failed(now_s, cause)
+            self._breakers[not speculative].failed(now_s, cause, key)
             self.lost()
 
     def lost(self) -> None:
