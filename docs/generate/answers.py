@@ -178,13 +178,14 @@ class Explained(msgspec.Struct):
 
 
 REQUEST_HEADERS = {
-    "x-request-id": "The request's id, up to 128 printable ASCII characters. The answer returns it, and a hash of it "
-    "assigns the request to hold-back and exploration. Without it, the gateway generates one.",
+    "x-request-id": "The request's id, up to 128 printable ASCII characters. The answer returns it. Without it, the "
+    "gateway generates one.",
     "x-slipstream-mode": "`auto` (the default), `speculative` or `plain`.",
     "x-slipstream-draft-length": "The draft length to speculate with.",
     "x-slipstream-capture": "`allow` or `deny`: whether the answer may be kept for training drafts, where the policy "
     "captures answers.",
-    "x-slipstream-learn": "`off` keeps the outcome out of the estimates.",
+    "x-slipstream-learn": "`off` keeps the outcome out of all estimates and comparisons, and the request out of "
+    "hold-back and exploration.",
     "x-request-timeout": "How many seconds the client waits (a decimal number). After them the answer is 504, and all "
     "work for the request is cancelled.",
     "traceparent": "W3C trace context: the request's span becomes its child.",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slipstream_core.errors import CommandError
-from slipstream_core.settings import ASSIGNMENT_VARIABLE, Pod, TelemetrySettings
+from slipstream_core.settings import Pod, TelemetrySettings
 
 CACHE_VARIABLE = "SLIPSTREAM_VLLM_HOME"
 
@@ -46,11 +46,6 @@ def secret(name: str) -> str | None:
 def redis_url(environ: Mapping[str, str] = os.environ) -> str | None:
     """Value of `SLIPSTREAM_REDIS_URL`; None if unset or empty."""
     return environ.get("SLIPSTREAM_REDIS_URL") or None
-
-
-def assignment_secret(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Value of `SLIPSTREAM_ASSIGNMENT_SECRET`; None if unset or empty."""
-    return environ.get(ASSIGNMENT_VARIABLE) or None
 
 
 def pod(environ: Mapping[str, str] = os.environ) -> Pod | None:

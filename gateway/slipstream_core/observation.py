@@ -140,10 +140,11 @@ def cost_of(seen: Observation) -> float | None:
 
 
 class Draws(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Independent uniform numbers in [0, 1), each a separate part of a keyed hash of the request id."""
+    """Independent uniform numbers in [0, 1), new for each request."""
 
     hold_back: float
     exploration: float
     draft_length: float
     parity: float
     rollout: float
+    canary: float

@@ -1,7 +1,7 @@
-"""Random bytes for ids and seeds.
+"""Random bytes for ids, seeds and draws.
 
-Each draw from the operating system is a system call. A request needs two draws, which took 10 µs; so bytes are drawn in
-blocks that last for 170 requests.
+Each draw from the operating system is a system call. A request needs three draws, which took 15 µs; so bytes are drawn
+in blocks that last for 85 requests.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ class RandomBytes:
 
 
 random_bytes = RandomBytes().take
+
+
+def random_share() -> float:
+    """A uniform number in [0, 1)."""
+    return int.from_bytes(random_bytes(4)) * 2.0**-32
 
 
 def random_seed() -> int:

@@ -25,8 +25,6 @@ from slipstream_core.arguments import (
     option,
 )
 
-ASSIGNMENT_VARIABLE = "SLIPSTREAM_ASSIGNMENT_SECRET"
-MIN_SECRET_BYTES = 16
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 
 
@@ -351,16 +349,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="URL",
         ),
     ] = None
-    assignment_secret: Annotated[
-        bytes | None,
-        option(
-            f"secret of at least {MIN_SECRET_BYTES} bytes, shared by all gateways of a deployment, or its text in "
-            f"{ASSIGNMENT_VARIABLE} (default: a random one at each start). Requests are assigned to hold-back, rollout "
-            "and exploration by a hash of the request id under this secret",
-            type=Path,
-            metavar="FILE",
-        ),
-    ] = None
     classifier: Annotated[
         File | None, option("classifier from 'slipstream train' (default: the one in the package)")
     ] = None
@@ -392,7 +380,5 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditSettings = AuditSettings()
 
     def __repr__(self) -> str:
-        hidden = msgspec.structs.replace(
-            self, redis_url=self.redis_url and "…", assignment_secret=self.assignment_secret and b"..."
-        )
+        hidden = msgspec.structs.replace(self, redis_url=self.redis_url and "…")
         return msgspec.Struct.__repr__(hidden)

@@ -15,7 +15,7 @@ from slipstream_core.observation import Observation, Subject
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Message, RequestProfile
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner, subject_of
-from slipstream_gateway.decide.route import DecisionInputs, RequestDraws, decide
+from slipstream_gateway.decide.route import DecisionInputs, decide, fresh_draws
 
 from tests.benchmarks.harness import Option, Report, benchmark, percentiles
 
@@ -27,7 +27,6 @@ _TURNS = (
     "Agent: Thank you. I can see both payments, and I will refund one of them today.\n"
 )
 STEPS = ("classify", "forecast and decide", "all before the upstream", "learn")
-_DRAWS = RequestDraws(b"benchmark")
 
 
 def prompt(size: int) -> str:
@@ -53,7 +52,7 @@ def decision(
             max_tokens=None,
         )
     )
-    return subject, decide(DecisionInputs(request, profile, route, forecast=forecast, draws=_DRAWS.of("benchmark")))
+    return subject, decide(DecisionInputs(request, profile, route, forecast=forecast, draws=fresh_draws()))
 
 
 def outcome(subject: Subject, made: Decision, index: int) -> Observation:

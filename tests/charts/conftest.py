@@ -30,7 +30,6 @@ EVERYTHING: JSON = {
         "extraEnvFrom": [{"secretRef": {"name": "upstream-keys"}}],
         "extraVolumes": [{"name": "fallback", "configMap": {"name": "fallback"}}],
         "extraVolumeMounts": [{"name": "fallback", "mountPath": "/etc/slipstream", "readOnly": True}],
-        "assignmentSecret": {"value": "not-so-secret-here"},
         "podAnnotations": {"example.com/note": "yes"},
         "podLabels": {"example.com/tier": "front"},
         "priorityClassName": "serving",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable
 from typing import Any
@@ -54,20 +53,6 @@ def test_second_upgrade_changes_nothing(
     for claim in claims:
         del claim["metadata"]["resourceVersion"]
     assert claims[0] == claims[1]
-
-
-def test_the_assignment_secret_survives_an_upgrade(kube: KubeApiServer, chart: Chart, namespace: str) -> None:
-    """As Helm renders an upgrade: with a look at the cluster."""
-    values = {"gateway": {"auth": {"allowAnonymous": True}}}
-    made = []
-    with Config(kubeconfig_path=kube.kubeconfig(), namespace=namespace) as config:
-        for _ in range(3):
-            files = config.render(chart, values, name="demo", namespace=namespace, is_upgrade=True)
-            [text] = [text for path, text in files.items() if path.endswith("/gateway-assignment-secret.yaml")]
-            [secret] = kube.client().apply_yaml([yaml.safe_load(text)])
-            made.append(base64.b64decode(secret["data"]["secret"]))
-    assert len(set(made)) == 1
-    assert len(made[0]) == 48
 
 
 def test_replicas_that_an_autoscaler_has_set_survive_an_upgrade(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,25 +207,6 @@ def test_pods_start_again_when_the_address_of_redis_changes_and_not_otherwise(re
     assert template({}) == template({})  # the password is made anew by each of these renderings
     one, other = ({"redis": {"url": f"redis://{host}:6379"}} for host in ("one", "other"))
     assert template(one) != template(other)
-
-
-def test_gateways_get_one_assignment_secret(render: Render, only: Only) -> None:
-    made = render()
-    assert len(b64decode(only(made, "Secret", "-assignment")["data"]["secret"])) >= 32
-    assert _assignment(made, only) == {"name": "demo-slipstream-assignment", "key": "secret"}
-    given = render({"gateway": {"assignmentSecret": {"value": "a-secret-of-ours"}}})
-    assert b64decode(only(given, "Secret", "-assignment")["data"]["secret"]) == b"a-secret-of-ours"
-    own = render({"gateway": {"assignmentSecret": {"existingSecret": {"name": "ours", "key": "salt"}}}})
-    assert _assignment(own, only) == {"name": "ours", "key": "salt"}
-    assert not [item for item in own if item["kind"] == "Secret" and item["metadata"]["name"].endswith("-assignment")]
-
-
-def _assignment(objects: list[JSON], only: Only) -> JSON:
-    """Where the gateway's assignment secret comes from."""
-    [container] = only(objects, "Deployment", "-gateway")["spec"]["template"]["spec"]["containers"]
-    [entry] = [entry for entry in container["env"] if entry["name"] == "SLIPSTREAM_ASSIGNMENT_SECRET"]
-    found: JSON = entry["valueFrom"]["secretKeyRef"]
-    return found
 
 
 def test_labels_of_values_never_part_pods_from_their_selectors(render: Render, only: Only) -> None:

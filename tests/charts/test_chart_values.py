@@ -98,7 +98,6 @@ def test_schema_refuses_unknown_keys_everywhere(chart: Chart) -> None:
         ({"redis": {"password": 'a"b'}}, "/redis/password"),
         ({"redis": {"storage": {"size": "1"}}}, "/redis/storage/size"),
         ({"redis": {"trial": {"enabled": True}}}, "trial"),
-        ({"gateway": {"assignmentSecret": {"value": "too short"}}}, "/gateway/assignmentSecret/value"),
         ({"watchNamespaces": ["Team_A"]}, "/watchNamespaces/0"),
         ({"networkPolicy": {"apiServer": {"cidrs": ["10.0.0.1"]}}}, "/networkPolicy/apiServer/cidrs/0"),
         ({"modelPairs": []}, "modelPairs"),
@@ -121,10 +120,6 @@ def test_wrong_value_is_refused_by_name(chart: Chart, values: JSON, named: str) 
         (
             {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 3}}},
             "maxReplicas 3 is below minReplicas 5",
-        ),
-        (
-            {"gateway": {"assignmentSecret": {"value": "x" * 16, "existingSecret": {"name": "ours"}}}},
-            "gateway.assignmentSecret: set value or existingSecret.name",
         ),
         ({"gateway": {"httpRoute": {"enabled": True}}}, "gateway.httpRoute.parentRefs"),
         ({"gateway": {"serviceAccount": {"create": False}}}, "gateway.serviceAccount.name is required"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -138,17 +137,13 @@ def test_guide_goes_from_an_empty_cluster_to_an_uninstall(
 @runs(
     "docs/kubernetes.md",
     "kubectl create secret generic slipstream-redis",
-    "kubectl create secret generic slipstream-assignment",
     "kubectl create rolebinding",
 )
 def test_preparations_for_production_are_taken(
     blocks: list[Block], cluster_shell: Shell, kube: KubeApiServer, namespace: str
 ) -> None:
-    redis, assignment, bindings = blocks
+    redis, bindings = blocks
     cluster_shell.run(redis, named(namespace))
-    cluster_shell.run(assignment, named(namespace))
-    secret = kube.client().get(f"/api/v1/namespaces/{namespace}/secrets/slipstream-assignment")
-    assert len(b64decode(secret["data"]["secret"])) == 64
     kube.namespace(f"{namespace}-llm")
     cluster_shell.run(bindings, named(namespace) | {"--namespace llm": f"--namespace {namespace}-llm"})
 

@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any, NamedTuple
 import httpx
 from slipstream_tools.up.processes import Child
 
-from tests.support.draws import SECRET, draws_of
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.ports import lasting_ports
@@ -48,7 +46,7 @@ class Gateway:
                 *("--report-namespace", namespace, "--snapshot", str(folder / f"{name}.json"), *options),
             ],
             log_path=folder / f"{name}.log",
-            env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url, "SLIPSTREAM_ASSIGNMENT_SECRET": SECRET},
+            env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url},
         )
 
 
@@ -79,12 +77,11 @@ class Cluster:
         classes = self.get("speculationpolicy").get("status", {}).get("classes", ())
         return next((each for each in classes if each["name"] == name), {})
 
-    def ask(self, text: str, *, request_id: str | None = None, **options: Any) -> httpx.Response:
-        """One request to the next gateway; it must succeed."""
+    def ask(self, text: str, *, is_drawn: bool = True, **options: Any) -> httpx.Response:
+        """One request to the next gateway; it must succeed. `is_drawn`: it may be held back."""
         body = self._body(text, **options)
         url = f"{next(self._turn).url}/v1/chat/completions"
-        headers = {"x-request-id": request_id} if request_id else {}
-        response = self._http.post(url, json=body, headers=headers)
+        response = self._http.post(url, json=body, headers={} if is_drawn else {"x-slipstream-learn": "off"})
         assert response.status_code == 200, response.text
         return response
 
@@ -134,20 +131,9 @@ def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gatewa
         redis.stop()
 
 
-def drawn(*, is_control: bool) -> str:
-    """The id of a request that is held back, or of one that speculates at every step of the rollout."""
-    while True:
-        name = uuid.uuid4().hex
-        draws = draws_of(name)
-        if is_control and draws.hold_back < HOLD_BACK_SHARE:
-            return name
-        if not is_control and draws.hold_back >= HOLD_BACK_SHARE and draws.rollout < FIRST_SHARE:
-            return name
-
-
 class Traffic:
-    """Requests of all the texts that `texts` make, round and round, for as long as the context lasts: each once by a
-    request that is drawn for speculation, and once by one that is held back, so that both arms fill up."""
+    """Requests of all the texts that `texts` make, round and round, for as long as the context lasts. Both arms fill
+    up, since the policy holds back many of them."""
 
     def __init__(self, cluster: Cluster, *texts: Callable[[], str]) -> None:
         self._cluster = cluster
@@ -167,10 +153,10 @@ class Traffic:
                 running.result()
 
     def _run(self) -> None:
-        for text, is_control in itertools.cycle(itertools.product(self._texts, (False, True))):
+        for text in itertools.cycle(self._texts):
             if self._over.is_set():
                 return
-            self._cluster.ask(text(), request_id=drawn(is_control=is_control))
+            self._cluster.ask(text())
 
 
 class Stream(NamedTuple):
@@ -210,7 +196,7 @@ class Streams:
         while not self._over.is_set():
             began_s = time.monotonic()
             options = {"max_tokens": self._max_tokens, "stream": True, "stream_options": {"include_usage": True}}
-            response = self._cluster.ask(self._text, request_id=drawn(is_control=False), **options)
+            response = self._cluster.ask(self._text, is_drawn=False, **options)
             text, arm, resumed = text_of(response.text), response.headers["x-slipstream-arm"], resumed_of(response.text)
             self.answers.append(Stream(began_s, time.monotonic(), arm, text, resumed))
 

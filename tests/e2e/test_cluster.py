@@ -52,6 +52,7 @@ kind: SpeculationPolicy
 metadata: {{name: support}}
 spec:
   pair: support
+  allowClientMode: true
   decision: rules
   margin: 0
   minOutputTokens: 0

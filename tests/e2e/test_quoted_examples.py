@@ -1,8 +1,9 @@
 """The examples that README.md, the tutorial and `slipstream up` show, on a fresh system: arm, reason, sign and size are
 those of the text.
 
-The requests have the id that `slipstream up` prints, which is drawn for no comparison. The figures of the text are
-those of another machine, which did nothing else. So a time may be shorter by a factor, and as long as the answer here.
+No request is drawn for a comparison: the policy is that of `slipstream up`, with shares of 0. The figures of the text
+are those of another machine, which did nothing else. So a time may be shorter by a factor, and as long as the answer
+here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from tests.docs.shell import Shell
 from tests.e2e.conftest import SLIPSTREAM, RunningUp
@@ -31,6 +33,8 @@ pytestmark = pytest.mark.timeout(240)
 
 ADDRESS = "http://127.0.0.1:8080"
 FACTOR = 8.0
+FIRST_FIELD = "  allowClientMode: true\n"
+NO_DRAWS = "  holdBackShare: 0\n  explorationShare: 0\n"
 OWN_FIELDS = {"seed", "engine_seconds"}
 
 
@@ -39,12 +43,10 @@ class Examples(NamedTuple):
 
     up: RunningUp
     shell: Shell
-    request_id: str
 
     def output(self, block: Block) -> str:
         """What the block prints here."""
         script = "set -euo pipefail\n" + self.shell.script(block).replace(ADDRESS, self.up.url)
-        script = re.sub(r"\bcurl ", f"curl -H 'x-request-id: {self.request_id}' ", script)
         done = subprocess.run(
             ["bash", "-c", script],
             cwd=self.shell.folder, env=self.shell.environment, capture_output=True, text=True, timeout=120, check=False,
@@ -56,12 +58,13 @@ class Examples(NamedTuple):
 @pytest.fixture
 def examples(start_up: Callable[..., RunningUp], tmp_path: Path) -> Examples:
     """After the engine's check, which takes about as long as the reading of the first page."""
-    up = start_up()
+    text = EMBEDDED_MANIFEST.read_text()
+    assert text.count(FIRST_FIELD) == 1
+    (manifest := tmp_path / "pair.yaml").write_text(text.replace(FIRST_FIELD, FIRST_FIELD + NO_DRAWS))
+    up = start_up("-f", str(manifest))
     eventually(lambda: is_checked(up.url), within_s=120)
-    found = re.search(r"x-request-id: ([\w-]+)", up.commands[0])
-    assert found is not None
     path = os.pathsep.join([str(SLIPSTREAM.parent), os.environ["PATH"]])
-    return Examples(up, Shell(tmp_path, {**os.environ, "PATH": path}), found[1])
+    return Examples(up, Shell(tmp_path, {**os.environ, "PATH": path}))
 
 
 def is_checked(url: str) -> bool:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slipstream_core.observation import Draws
 from slipstream_core.settings import Deadlines, GatewaySettings
+from slipstream_gateway.decide.route import fresh_draws
 
 from tests.gateway.gateway_thread import Gateway
 from tests.gateway.openai_server import OpenAiServer
-from tests.support.draws import SECRET
 
 
 @pytest.fixture
@@ -36,12 +37,17 @@ def run_gateway() -> Callable[..., contextlib.AbstractContextManager[Gateway]]:
 
     @contextlib.contextmanager
     def run(
-        path: Path, text: str, *, deadlines: Deadlines | None = None, port: int = 0, **options: Any
+        path: Path,
+        text: str,
+        *,
+        deadlines: Deadlines | None = None,
+        port: int = 0,
+        draw: Callable[[], Draws] = fresh_draws,
+        **options: Any,
     ) -> Iterator[Gateway]:
         path.write_text(text)
-        options = {"assignment_secret": SECRET.encode(), **options}
         settings = GatewaySettings(manifest=path, deadlines=deadlines or Deadlines(connect_s=10.0), **options)
-        started = Gateway(path, settings, port=port)
+        started = Gateway(path, settings, port=port, draw=draw)
         try:
             yield started
         finally:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import uvicorn
+from slipstream_core.observation import Draws
 from slipstream_core.settings import GatewaySettings
 from slipstream_gateway.app.app import build_app
+from slipstream_gateway.decide.route import fresh_draws
 
 from tests.support.polling import PATIENCE_S, eventually
 
@@ -17,7 +20,14 @@ from tests.support.polling import PATIENCE_S, eventually
 class Gateway:
     """One gateway for one manifest file."""
 
-    def __init__(self, manifest: Path, settings: GatewaySettings, *, port: int = 0) -> None:
+    def __init__(
+        self,
+        manifest: Path,
+        settings: GatewaySettings,
+        *,
+        port: int = 0,
+        draw: Callable[[], Draws] = fresh_draws,
+    ) -> None:
         self.manifest = manifest
         self.headers: dict[str, str] = {}  # with which metrics are read
         listener = socket.socket()
@@ -26,7 +36,7 @@ class Gateway:
         self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         config = uvicorn.Config(
-            build_app(settings),
+            build_app(settings, draw=draw),
             loop="uvloop",
             http="httptools",
             ws="none",

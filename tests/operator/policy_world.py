@@ -65,12 +65,13 @@ def observation(
     acceptance: float = 0.72,
     e2e_s: float = 1.0,
     pair: str = PAIR_KEY,
+    key: str = "",
     **more: Any,
 ) -> Observation:
     fast = arm is Arm.SPECULATIVE
     reason = {Arm.SPECULATIVE: Reason.SPECULATION_PAYS, Arm.CONTROL: Reason.ROLLOUT, Arm.PLAIN: Reason.BREAK_EVEN}[arm]
     fields: dict[str, Any] = {
-        "subject": Subject(pair=pair, cold_class=name, temperature=0),
+        "subject": Subject(pair=pair, cold_class=name, temperature=0, key=key),
         "request_class": name,
         "arm": arm,
         "reason": reason,

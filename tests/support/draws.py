@@ -1,8 +1,27 @@
-"""The draws of request ids at the gateways that tests start."""
+"""Draws that a test chooses."""
 
 from __future__ import annotations
 
-from slipstream_gateway.decide.route import RequestDraws
+import itertools
+from collections.abc import Callable
+from random import Random
+from typing import Any
 
-SECRET = "the secret of all tests"
-draws_of = RequestDraws(SECRET.encode()).of
+import msgspec
+from slipstream_core.observation import Draws
+from slipstream_gateway.decide.route import NO_DRAWS, fresh_draws
+
+
+def draws_of(name: str) -> Draws:
+    """Draws by chance, the same for the same name."""
+    return fresh_draws(Random(name).randbytes)
+
+
+def chosen_draws(**values: Any) -> Draws:
+    """No draws, but for `values`."""
+    return msgspec.structs.replace(NO_DRAWS, **values)
+
+
+def by_turns(*draws: Draws) -> Callable[[], Draws]:
+    """A gateway's draws: each of `draws` in its turn, again and again."""
+    return itertools.cycle(draws).__next__

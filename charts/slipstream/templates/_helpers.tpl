@@ -174,9 +174,6 @@ without --namespace serves all of them.
 {{- if not (or .Values.gateway.auth.existingSecret.name .Values.gateway.auth.allowAnonymous) -}}
 {{- fail "gateway.auth: set existingSecret.name to a Secret with API keys, or allowAnonymous=true to permit requests without keys" -}}
 {{- end -}}
-{{- if and .Values.gateway.assignmentSecret.value .Values.gateway.assignmentSecret.existingSecret.name -}}
-{{- fail "gateway.assignmentSecret: set value or existingSecret.name, not both" -}}
-{{- end -}}
 {{- if and .Values.gateway.admin.mayKill (not .Values.gateway.auth.existingSecret.name) -}}
 {{- fail "gateway.admin.mayKill: requires API keys (auth.existingSecret.name), otherwise every client could stop speculation" -}}
 {{- end -}}

@@ -33,10 +33,9 @@ class ClientGone(Exception):
 
 class RequestHeaders(NamedTuple):
     """The request headers that the gateway uses. `request_id` is the client's if it is short and plain, else a fresh
-    one; `names_itself` says which."""
+    one."""
 
     request_id: str
-    names_itself: bool
     content_length: str | None = None
     mode: str | None = None
     draft_length: str | None = None
@@ -79,10 +78,9 @@ def read_headers(scope: Scope) -> RequestHeaders:
     if credentials > 1:
         found["authorization"] = _CONFLICT
     given = found.get("request_id", "")
-    names_itself = bool(given) and len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable()
-    if not names_itself:
+    if not (0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable()):
         found["request_id"] = random_bytes(16).hex()
-    return RequestHeaders(names_itself=names_itself, **found)
+    return RequestHeaders(**found)
 
 
 def trim_headers(scope: Scope) -> None:

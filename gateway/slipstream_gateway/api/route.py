@@ -19,10 +19,9 @@ from slipstream_gateway.request.dispatch import Dispatcher
 class RouteEndpoint:
     """Accepts the body of any generation endpoint and recognises the endpoint by the fields; see `parse_request`.
 
-    With `x-request-id` the decision is that of a request of that id, including its random draws; without it, no draws
-    apply. `internals`: the response may contain what was learned from other requests, for admins if keys are
-    configured. Each call counts as one request per minute of its key: it costs time of the gateway, but not of a
-    server.
+    The decision is without random draws, as that of a request with `x-slipstream-learn: off`. `internals`: the response
+    may contain what was learned from other requests, for admins if keys are configured. Each call counts as one request
+    per minute of its key: it costs time of the gateway, but not of a server.
     """
 
     def __init__(
@@ -48,11 +47,7 @@ class RouteEndpoint:
             parsed = await self._parse(body, overrides_of(headers))
             self._access.authorize(principal, parsed)
             standing = await self._access.charge_request(principal)
-            explained = self._dispatcher.explain(
-                parsed,
-                caller=principal.caller,
-                request_id=headers.request_id if headers.names_itself else None,
-            )
+            explained = self._dispatcher.explain(parsed, caller=principal.caller)
             shown = explanation(*explained, internals=self._internals and principal.is_admin)
             return json_response(shown, headers={name.decode(): value.decode() for name, value in standing})
         except SlipstreamError as exc:

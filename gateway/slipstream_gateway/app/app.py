@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 import msgspec
 from slipstream_core.manifest.kill_switch import KillEvent
+from slipstream_core.observation import Draws
 from slipstream_core.settings import GatewaySettings
 from starlette.applications import Starlette
 
@@ -19,6 +20,7 @@ from slipstream_gateway.app import Services, build_services
 from slipstream_gateway.app.endpoints import build_port_router
 from slipstream_gateway.app.envoy import serving_envoy
 from slipstream_gateway.app.implementations import connect, pairs, running
+from slipstream_gateway.decide.route import fresh_draws
 from slipstream_gateway.request.observations import Outcomes, OutcomeStore
 from slipstream_gateway.telemetry.areas import (
     observe_access,
@@ -40,11 +42,13 @@ __all__ = ["build_app", "connect"]
 _log = logging.getLogger(__name__)
 
 
-def build_app(settings: GatewaySettings, *, owns_process: bool = False) -> PortRouter:
+def build_app(
+    settings: GatewaySettings, *, owns_process: bool = False, draw: Callable[[], Draws] = fresh_draws
+) -> PortRouter:
     """The ASGI application. Its lifespan runs the services and follows the manifest. An invalid manifest file fails the
     start with `ManifestError`. `owns_process`: the process runs nothing else and ends with the application, so that its
-    garbage collector may be changed."""
-    services = build_services(settings)
+    garbage collector may be changed. `draw`: the random draws of a request."""
+    services = build_services(settings, draw=draw)
     observe(services)
 
     @contextlib.asynccontextmanager

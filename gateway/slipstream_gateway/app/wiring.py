@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from slipstream_core.observation import Draws
 from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.admission import Admission
@@ -19,7 +19,7 @@ from slipstream_gateway.capture.channel import CaptureChannel
 from slipstream_gateway.capture.copies import captures_of
 from slipstream_gateway.console.recent_traffic import RecentTraffic
 from slipstream_gateway.decide.estimate import ArmComparisons, Learner
-from slipstream_gateway.decide.route import RequestDraws
+from slipstream_gateway.decide.route import fresh_draws
 from slipstream_gateway.fleet.fleet import ConfigurationSource, Departures, Fleet
 from slipstream_gateway.fleet.loaded_models import LoadedModels
 from slipstream_gateway.fleet.snapshot import ReplicaKey
@@ -76,8 +76,10 @@ class Services:
     capture: CaptureChannel | None
 
 
-def build_services(settings: GatewaySettings, *, connect: Connect = connect_server) -> Services:
-    """Builds all services of a worker; `connect` constructs the clients of servers."""
+def build_services(
+    settings: GatewaySettings, *, connect: Connect = connect_server, draw: Callable[[], Draws] = fresh_draws
+) -> Services:
+    """Builds all services of a worker; `connect` constructs the clients of servers, `draw` the draws of requests."""
     tls = UpstreamTls(settings.upstreams.tls)
     fleet = _fleet(settings, connect, tls)
     audit = _audit(settings, fleet)
@@ -94,21 +96,20 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
     parity = Parity(fleet=fleet, admission=admission, deaths=deaths, distrust=conformance.distrust)
     resumptions = Resumptions(fleet=fleet, retries=retries, deadlines=settings.deadlines)
     capture = _capture(settings, fleet)
-    draws = RequestDraws(settings.assignment_secret or secrets.token_bytes(32))
     dispatcher = Dispatcher(
         fleet=fleet,
         cold_starts=ColdStarts(fleet, max_held=settings.limits.max_queued),
         admission=admission,
         decider=Decider(classifier=classifier(settings), learner=learner),
         answers=Answers(resumptions=resumptions, deadlines=settings.deadlines, recorders=recorders, deaths=deaths),
-        draws=draws,
         retries=retries,
         deadlines=settings.deadlines,
         outcomes=outcomes,
         tracer=telemetry.tracer,
         recorders=recorders,
         deaths=deaths,
-        before=_before(parity, capture, fleet, draws),
+        before=_before(parity, capture, fleet),
+        draw=draw,
     )
     return Services(
         fleet=fleet,
@@ -162,11 +163,11 @@ def _capture(settings: GatewaySettings, fleet: Fleet) -> CaptureChannel | None:
     return channel
 
 
-def _before(parity: Parity, capture: CaptureChannel | None, fleet: Fleet, draws: RequestDraws) -> list[Before]:
+def _before(parity: Parity, capture: CaptureChannel | None, fleet: Fleet) -> list[Before]:
     """The steps of the wings before the first attempt of a call."""
     if capture is None:
         return [parity.samples.draw]
-    return [parity.samples.draw, Capturing(capture, fleet=fleet, draws=draws).draw]
+    return [parity.samples.draw, Capturing(capture, fleet=fleet).draw]
 
 
 def _admission(settings: GatewaySettings) -> Admission:

@@ -6,12 +6,12 @@ import logging
 import time
 
 from slipstream_core.manifest.objects import SpeculationPolicy
+from slipstream_core.random_bytes import random_share
 from slipstream_core.types import Decision
 
 from slipstream_gateway.capture.channel import CaptureChannel
 from slipstream_gateway.capture.copies import KeptAnswer, is_drawn
 from slipstream_gateway.capture.frames import Result
-from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.answer_copy import MAX_ANSWER_BYTES
@@ -25,35 +25,36 @@ _log = logging.getLogger(__name__)
 class Capturing:
     """Draws answers for the writer behind `channel`."""
 
-    def __init__(self, channel: CaptureChannel, *, fleet: Fleet, draws: RequestDraws) -> None:
+    def __init__(self, channel: CaptureChannel, *, fleet: Fleet) -> None:
         self.channel = channel
         self.fleet = fleet
-        self._draws = draws
 
     def draw(self, call: Call, served: ServedRoute) -> KeptCall | None:
         """A `Before` step: draws answers for capture."""
-        if call.decision is None or not self.is_kept(call, call.decision, served):
+        draw = random_share()
+        if call.decision is None or not self.is_kept(call, call.decision, served, draw=draw):
             return None
-        return KeptCall(self, served.route.policy)
+        return KeptCall(self, served.route.policy, draw=draw)
 
-    def is_kept(self, call: Call, decision: Decision, served: ServedRoute) -> bool:
-        """Whether the answer is kept. One that a proxy carries is not."""
+    def is_kept(self, call: Call, decision: Decision, served: ServedRoute, *, draw: float) -> bool:
+        """Whether the answer is kept, by its `draw` in [0, 1). One that a proxy carries is not."""
         request, context = call.request, call.context
         return context.carrier is None and is_drawn(
             request,
             served.route.policy,
             request_class=decision.request_class,
             key_id=context.caller.key_id,
-            draw=lambda: self._draws.capture(context.request_id),
+            draw=draw,
         )
 
 
 class KeptCall:
     """The answer to one call that was drawn by `policy`."""
 
-    def __init__(self, capturing: Capturing, policy: SpeculationPolicy | None) -> None:
+    def __init__(self, capturing: Capturing, policy: SpeculationPolicy | None, *, draw: float) -> None:
         self._capturing = capturing
         self._policy = policy
+        self._draw = draw
 
     def wants_token_ids(self, call: Call, attempt: Attempt) -> bool:
         return has_plain_text(call.request)
@@ -87,7 +88,8 @@ class KeptCall:
         if size_bytes > MAX_ANSWER_BYTES:
             return Result.TOO_LARGE
         # The policy may have changed since the request began.
-        if served.route.policy is not self._policy and not self._capturing.is_kept(call, decision, served):
+        is_new = served.route.policy is not self._policy
+        if is_new and not self._capturing.is_kept(call, decision, served, draw=self._draw):
             return None
         return KeptAnswer(
             copy=copy,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 from operator import attrgetter
 
@@ -31,9 +30,9 @@ def is_drawn(
     *,
     request_class: str,
     key_id: str,
-    draw: Callable[[], float],
+    draw: float,
 ) -> bool:
-    """Whether the answer to `request` is kept. `draw()` in [0, 1) is compared with the share of the class; `key_id` is
+    """Whether the answer to `request` is kept. `draw` in [0, 1) is compared with the share of the class; `key_id` is
     the public id of the caller's key, empty without one. Several answers to one request are never kept, nor are those
     of the Responses API."""
     capture = None if policy is None else policy.spec.capture
@@ -41,8 +40,7 @@ def is_drawn(
         return False
     if (capture.consent == "required" and not request.capture) or key_id in capture.exclude_keys:
         return False
-    share = capture.share_of(request_class)
-    return share >= 1 or draw() < share
+    return draw < capture.share_of(request_class)
 
 
 def captures_of(table: RoutingTable) -> dict[str, Capture]:

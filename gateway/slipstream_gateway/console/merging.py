@@ -161,7 +161,8 @@ def _comparisons(workers: Iterable[WorkerSnapshot]) -> list[ClassComparison]:
         known = found.get((row.pair, row.request_class))
         if known is None:
             known = found[row.pair, row.request_class] = ClassComparison(
-                pair=row.pair, request_class=row.request_class, found=type(row.found)()
+                pair=row.pair, request_class=row.request_class, found={}
             )
-        known.found.join(row.found)
+        for key, comparison in row.found.items():
+            known.found.setdefault(key, type(comparison)()).join(comparison)
     return list(found.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,18 +13,26 @@ from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.recent_traffic import BUCKET_S, BUCKETS
 from slipstream_gateway.console.switching import OwnKillSwitch
 from slipstream_gateway.console.worker import RECENT_BUCKETS, Traffic, WorkerSnapshot
-from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect, evidence_of, treatment_effect
-from slipstream_gateway.decide.estimate.moments import ArmSamples, Comparison, Sample
+from slipstream_gateway.decide.estimate.evidence import (
+    ByKey,
+    ClassEvidence,
+    Measure,
+    TreatmentEffect,
+    evidence_of,
+    groups_of,
+    middle,
+    treatment_effect,
+)
+from slipstream_gateway.decide.estimate.moments import Sample
 from slipstream_gateway.fleet.snapshot import ServedRoute
 
-Measure = Callable[[ArmSamples], Sample]
 
-
-def overall(comparisons: Sequence[Comparison], measure: Measure) -> TreatmentEffect:
+def overall(comparisons: Sequence[ByKey], measure: Measure) -> TreatmentEffect:
     """Both arms, with the control reweighted to the class shares of the speculative arm (direct standardisation): the
-    mean effect on speculative requests. Classes without enough answers in an arm are left out."""
+    mean effect on speculative requests, of each class those of its middle groups of keys. Groups without enough answers
+    in an arm are left out."""
     speculative, control = Sample(), Sample()
-    strata = [(measure(found.speculative), measure(found.control)) for found in comparisons]
+    strata = [both for found in comparisons for both in middle(groups_of(found.values()), measure)]
     strata = [(one, other) for one, other in strata if one.n >= 2.0 and other.n >= 2.0]
     total = sum(one.n for one, _ in strata)
     if not strata:
@@ -81,7 +89,7 @@ def traffic(all_workers: WorkerSnapshot) -> Section:
 
 def speed_up(all_workers: WorkerSnapshot) -> Section:
     """Speculative against control per class and, first, over all of them, by pair."""
-    by_pair: dict[str, dict[str, Comparison]] = {}
+    by_pair: dict[str, dict[str, ByKey]] = {}
     for row in all_workers.comparisons:
         by_pair.setdefault(row.pair, {})[row.request_class] = row.found
     return [
@@ -94,12 +102,13 @@ def speed_up(all_workers: WorkerSnapshot) -> Section:
     ]
 
 
-def _overall(found: Sequence[Comparison]) -> ClassEvidence:
+def _overall(found: Sequence[ByKey]) -> ClassEvidence:
+    every = [one for by_key in found for one in by_key.values()]
     return ClassEvidence(
         request_class=ALL_CLASSES,
-        speculative=sum(one.speculatives for one in found),
-        control=sum(one.controls for one in found),
-        exploration=sum(one.explorations for one in found),
+        speculative=sum(one.speculatives for one in every),
+        control=sum(one.controls for one in every),
+        exploration=sum(one.explorations for one in every),
         ttft_s=overall(found, lambda arm: arm.ttft_s),
         tpot_s=overall(found, lambda arm: arm.tpot_s),
         e2e_s=overall(found, lambda arm: arm.e2e_s),

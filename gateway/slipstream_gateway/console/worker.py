@@ -7,7 +7,7 @@ from slipstream_core.rate_limits import InUse
 
 from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.recent_traffic import BUCKETS, CellKey, RecentTraffic
-from slipstream_gateway.decide.estimate.moments import Comparison
+from slipstream_gateway.decide.estimate.evidence import ByKey
 
 RECENT_BUCKETS = 4
 """The number of newest buckets that count as the present."""
@@ -85,11 +85,11 @@ class Seat(msgspec.Struct, kw_only=True):
 
 
 class ClassComparison(msgspec.Struct, kw_only=True):
-    """Speculative answers and the control of one class."""
+    """Speculative answers and the control of one class, by key."""
 
     pair: str
     request_class: str
-    found: Comparison
+    found: ByKey
 
 
 class WorkerSnapshot(msgspec.Struct, kw_only=True):

@@ -11,7 +11,6 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from secrets import token_bytes
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,7 +26,7 @@ from slipstream_gateway.api.parse import parse_request
 from slipstream_gateway.api.request import RequestOverrides
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.estimate import ArmComparisons, Learner
-from slipstream_gateway.decide.route import RequestDraws
+from slipstream_gateway.decide.route import NO_DRAWS, fresh_draws, opts_out
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ReplicaKey, ServedRoute
 from slipstream_gateway.request.candidates import Attempt, Candidate
@@ -66,7 +65,6 @@ class ProxyRequests:
         learner = Learner()
         self._decider = Decider(classifier=LinearClassifier(default_model()), learner=learner)
         self._outcomes = Outcomes(learner=learner, evidence=ArmComparisons(), store=MemoryStore())
-        self._draws = RequestDraws(token_bytes(32))
         self._running: dict[str, _Running] = {}
         self._started: asyncio.Task[FileSource] | None = None
 
@@ -98,7 +96,7 @@ class ProxyRequests:
                 request,
                 served,
                 caller=Caller(key_id=key_id),
-                draws=self._draws.of(request_id),
+                draws=NO_DRAWS if opts_out(request, served.route) else fresh_draws(),
                 pressure=0.0,
             )
         except RequestError:
@@ -145,9 +143,8 @@ class ProxyRequests:
         if replica is None:
             return
         self.drop(request_id)
-        policy, pending = served.route.policy, None
-        may_refuse = policy is not None and policy.spec.allow_client_mode
-        if request.choices == 1 and (request.learn or not may_refuse):
+        pending = None
+        if request.choices == 1 and not opts_out(request, served.route):
             pending = PendingObservation(judged.subject, judged.profile.prompt_tokens, self._outcomes, one_pool=True)
         # The last reference may be gone in another thread.
         later = asyncio.get_running_loop().call_soon_threadsafe

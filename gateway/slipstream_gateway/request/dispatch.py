@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 from slipstream_core.errors import ModelNotFound, SlipstreamError, UpstreamUnavailable
+from slipstream_core.observation import Draws
 from slipstream_core.random_bytes import random_seed
 from slipstream_core.settings import Deadlines
 from slipstream_core.types import ANONYMOUS, Caller, Decision, GenerationRequest
 
 from slipstream_gateway.admission import Admission, Sample
-from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
+from slipstream_gateway.decide.route import NO_DRAWS, fresh_draws, opts_out
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.request.answers import Answers
@@ -41,7 +42,6 @@ class Dispatcher:
         admission: Admission,
         decider: Decider,
         answers: Answers,
-        draws: RequestDraws,
         retries: RetryBudget,
         deadlines: Deadlines,
         outcomes: Outcomes,
@@ -49,13 +49,13 @@ class Dispatcher:
         recorders: Sequence[Recorder],
         deaths: QueriesOfDeath,
         before: Sequence[Before] = (),
+        draw: Callable[[], Draws] = fresh_draws,
     ) -> None:
         self._fleet = fleet
         self._cold_starts = cold_starts
         self._admission = admission
         self._decider = decider
         self._answers = answers
-        self._draws = draws
         self._retries = retries
         self._deadlines = deadlines
         self._outcomes = outcomes
@@ -63,6 +63,7 @@ class Dispatcher:
         self._recorders = recorders
         self._deaths = deaths
         self._before = before
+        self._draw = draw
 
     def call(self, request: GenerationRequest, context: Context) -> Call:
         """A call for the current task: its deadlines cancel that task."""
@@ -101,14 +102,8 @@ class Dispatcher:
             for drawn in call.drawn:
                 drawn.ended(call)
 
-    def explain(
-        self,
-        request: GenerationRequest,
-        *,
-        caller: Caller = ANONYMOUS,
-        request_id: str | None = None,
-    ) -> Explanation:
-        """The decision for `request`, without running it. Without `request_id` no random draws apply.
+    def explain(self, request: GenerationRequest, *, caller: Caller = ANONYMOUS) -> Explanation:
+        """The decision for `request`, without running it and without random draws.
 
         Raises `ModelNotFound`, `UnsupportedParameter` or `InvalidRequest`.
         """
@@ -118,7 +113,7 @@ class Dispatcher:
             request,
             served,
             caller=caller,
-            draws=NO_DRAWS if request_id is None else self._draws.of(request_id),
+            draws=NO_DRAWS,
             pressure=self._admission.pressure(pair),
         )
         return Explanation(pair, self._decider.explain(request), judged.decision)
@@ -160,7 +155,8 @@ class Dispatcher:
 
     def _decide(self, call: Call, served: ServedRoute) -> Decision:
         request, context = call.request, call.context
-        call.draws = self._draws.of(context.request_id)
+        if not (is_opted_out := opts_out(request, served.route)):
+            call.draws = self._draw()
         judged = self._decider.decide(
             request,
             served,
@@ -170,7 +166,8 @@ class Dispatcher:
         )
         call.pair = served.route.key
         call.decision = judged.decision
-        call.observation = self._pending(call, served, judged)
+        if not is_opted_out:
+            call.observation = self._pending(call, served, judged)
         call.span = self._tracer.span(request, request_id=context.request_id, traceparent=context.traceparent)
         call.request = _seeded(request)
         for draw in self._before:
@@ -179,14 +176,12 @@ class Dispatcher:
         return judged.decision
 
     def _pending(self, call: Call, served: ServedRoute, judged: Judged) -> PendingObservation | None:
-        """The observation to record, None if the request must not be learnt from, and does not go to a new revision
-        either. Several choices share their time, so the time of one is unknown. Only clients that may choose the mode
-        may opt out of learning."""
-        request, route = call.request, served.route
+        """The observation to record. None for several choices: they share their time, so the time of one is unknown.
+        A request without one does not go to a new revision."""
+        route = served.route
         # A proxy sends its request once, so a new revision that fails would fail the client.
         canary = route.canary if call.context.carrier is None else None
-        may_choose = route.policy is not None and route.policy.spec.allow_client_mode
-        if request.choices > 1 or (may_choose and not request.learn):
+        if call.request.choices > 1:
             return None
         one_pool = route.speculative is None or route.speculative.pool == route.plain.pool
         return PendingObservation(
@@ -195,7 +190,7 @@ class Dispatcher:
             self._outcomes,
             one_pool,
             revision="" if canary is None else canary.revision,
-            canary=canary is not None and self._draws.canary(call.context.request_id) < canary.share,
+            canary=canary is not None and call.draws.canary < canary.share,
         )
 
     def _rejected(self, error: SlipstreamError) -> None:

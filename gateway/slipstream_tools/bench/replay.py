@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Protocol
 
 import msgspec
@@ -19,7 +20,7 @@ from slipstream_core.observation import Forecast, Observation, Subject
 from slipstream_core.types import Arm, Decision, GenerationRequest, RequestProfile
 from slipstream_gateway.api.parse import parse_request
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner, subject_of
-from slipstream_gateway.decide.route import DecisionInputs, Health, RequestDraws, decide
+from slipstream_gateway.decide.route import DecisionInputs, Health, decide, fresh_draws
 
 from slipstream_tools.bench.cases import Case, by_place
 from slipstream_tools.bench.oracle import FIRST_REQUESTS, Routed, captured, chosen_s, known_times, worst_class
@@ -67,7 +68,6 @@ class Replayer:
         self._classifier = classifier
         self._learner = learner
         self._seed = seed
-        self._draws = RequestDraws(f"replay {seed}".encode())
 
     def run(self, cases: Sequence[Case], modes: Sequence[str]) -> Replay:
         """Decide `cases` in their order and sum the recorded times of the chosen arms. `modes` are those of the run."""
@@ -95,7 +95,8 @@ class Replayer:
         profile = self._classifier.classify(request)
         subject = subject_of(profile, request.temperature, pair=self._route.key)
         forecast = self._forecast(request, profile, subject, case.rows[PLAIN].load)
-        draws = self._draws.of(f"{case.draft}/{case.concurrency}/{case.round}/{case.index}")
+        seed = f"replay {self._seed}: {case.draft}/{case.concurrency}/{case.round}/{case.index}"
+        draws = fresh_draws(Random(seed).randbytes)
         health = Health(adaptive=SPECULATIVE in case.rows and _chooses_draft_lengths(self._route))
         inputs = DecisionInputs(request, profile, self._route, forecast=forecast, draws=draws, health=health)
         return subject, decide(inputs)

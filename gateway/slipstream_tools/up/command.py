@@ -16,7 +16,6 @@ from types import FrameType
 
 from slipstream_core.errors import CommandError
 
-from slipstream_tools.up.assignment_secret import demo_request_id
 from slipstream_tools.up.demo import DemoCommand, DemoPrompts, demo_commands, general_prompts, read_prompts
 from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions, options_of
@@ -113,7 +112,7 @@ def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: _Stop) ->
         _print(f"other commands: {shlex.quote(str(Path(sys.executable).with_name('slipstream')))} --help")
         model = next(iter(ready.table.routes))
         with_key = options.keys is not None
-        _announce(demo_commands(prompts, url=options.url, model=model, request_id=demo_request_id(), with_key=with_key))
+        _announce(demo_commands(prompts, url=options.url, model=model, with_key=with_key))
         return _watch([gateway.child, *servers.children], stop)
 
 
@@ -138,6 +137,7 @@ def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOp
 def _announce(commands: Sequence[DemoCommand]) -> None:
     for title, command in commands:
         print(f"\n# {title}\n{command}", flush=True)
+    print("\n# An answer with the reason hold_back or exploration was drawn for a comparison: ask again", flush=True)
     print("\nNo comparison draws requests with these x-request-ids. Ctrl-C stops everything.", flush=True)
 
 

@@ -82,11 +82,8 @@ def _user(content: str) -> Messages:
     return [{"role": "user", "content": content}]
 
 
-def demo_commands(
-    prompts: DemoPrompts, *, url: str, model: str, request_id: str = "demo", with_key: bool = False
-) -> list[DemoCommand]:
-    """Ready-to-paste commands for a gateway at `url`, whose requests have `request_id`; `with_key`: they send the
-    shell's `SLIPSTREAM_API_KEY`."""
+def demo_commands(prompts: DemoPrompts, *, url: str, model: str, with_key: bool = False) -> list[DemoCommand]:
+    """Ready-to-paste commands for a gateway at `url`; `with_key`: they send the shell's `SLIPSTREAM_API_KEY`."""
     key = ' -H "authorization: Bearer $SLIPSTREAM_API_KEY"' if with_key else ""
     streamed = {
         "model": model,
@@ -104,14 +101,8 @@ def demo_commands(
     }
     explain = {"model": model, "messages": prompts.explained, "temperature": 0}
     return [
-        DemoCommand(
-            prompts.long_title,
-            _curl(f"-iN{key} -H 'x-request-id: {request_id}'", f"{url}/v1/chat/completions", streamed),
-        ),
-        DemoCommand(
-            prompts.short_title,
-            _curl(f"-i{key} -H 'x-request-id: {request_id}'", f"{url}/v1/chat/completions", whole),
-        ),
+        DemoCommand(prompts.long_title, _curl(f"-iN{key}", f"{url}/v1/chat/completions", streamed)),
+        DemoCommand(prompts.short_title, _curl(f"-i{key}", f"{url}/v1/chat/completions", whole)),
         DemoCommand("A decision explained, without generating", _curl(f"-s{key}", f"{url}/v1/route", explain)),
     ]
 

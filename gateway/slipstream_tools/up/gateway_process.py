@@ -10,7 +10,6 @@ from pathlib import Path
 
 from slipstream_core.errors import CommandError
 
-from slipstream_tools.up.assignment_secret import secret_options
 from slipstream_tools.up.cache import Report
 from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_checked
 from slipstream_tools.up.options import EXAMPLES, LOOPBACK, UpOptions
@@ -53,7 +52,6 @@ class GatewayProcess:
                 *(("--admin-port", str(options.admin_port)) if options.admin_port is not None else ()),
                 *(("--keys", str(options.keys)) if options.keys is not None else ()),
                 *(("--allow-anonymous",) if options.allow_anonymous else ()),
-                *secret_options(),
             ],
             log_path=run_dir / "gateway.log",
             # Not on the command line, which every user of the machine can read: the address may contain a password.

@@ -72,10 +72,13 @@ def _missing_gain(gain: GainFacts) -> str:
 
 
 def _missing_guards(facts: ClassFacts) -> list[str]:
-    return [_missing_guard(guard) for guard in facts.guards if guard.verdict in (Verdict.NO_DATA, Verdict.UNCLEAR)]
+    open_verdicts = (Verdict.NO_DATA, Verdict.UNCLEAR, Verdict.DISPUTED)
+    return [_missing_guard(guard) for guard in facts.guards if guard.verdict in open_verdicts]
 
 
 def _missing_guard(guard: GuardFacts) -> str:
+    if guard.verdict is Verdict.DISPUTED:
+        return f"{guard.metric.value}: one group of keys decides whether the limit is broken"
     if guard.verdict is Verdict.UNCLEAR:
         return (
             f"{guard.metric.value}: the limit is broken; {guard.control} answers of the control are too few to compare"

@@ -33,7 +33,7 @@ def drawn(capture: Mapping[str, Any] | None, /, *, key_id: str = "", draw: float
         None if capture is None else policy(capture),
         request_class="code/long",
         key_id=key_id,
-        draw=lambda: draw,
+        draw=draw,
     )
 
 

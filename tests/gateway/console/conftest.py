@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tests.gateway.key_file import Keys
 from tests.gateway.openai_server import OpenAiServer
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.browser import chromium
-from tests.support.draws import draws_of
+from tests.support.draws import by_turns, chosen_draws
 
 HOLD_BACK_SHARE = 0.5
 # By rules alone, and nothing speaks against speculation: whoever is not held back speculates.
@@ -25,6 +24,8 @@ POLICY = (
 )
 WAIT_MS = 15_000
 ANSWER_S = 0.03
+TURNS = (chosen_draws(), chosen_draws(hold_back=0.0))
+"""One request speculates, the next one is held back."""
 
 expect.set_options(timeout=WAIT_MS)  # Playwright's own five seconds are short on a busy machine
 
@@ -45,7 +46,7 @@ def console(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> C
         for server in servers:
             server.slow_s = ANSWER_S
         text = manifest_text([servers[0].url], [servers[1].url], policy=POLICY)
-        return gateway(text, **options)
+        return gateway(text, draw=by_turns(*TURNS), **options)
 
     return start
 
@@ -57,7 +58,7 @@ def untouched(
     """A gateway for tests that change nothing."""
     server = OpenAiServer()
     path = tmp_path_factory.mktemp("untouched") / "pair.yaml"
-    with run_gateway(path, manifest_text([server.url], [server.url], policy=POLICY)) as started:
+    with run_gateway(path, manifest_text([server.url], [server.url], policy=POLICY), draw=by_turns(*TURNS)) as started:
         yield started
     server.stop()
 
@@ -67,26 +68,14 @@ def keys(tmp_path: Path) -> Keys:
     return Keys(tmp_path / "keys.json")
 
 
-def _turns() -> Iterator[str]:
-    """Ids of requests that speculate and are held back by turns: by ids of chance, all might be of one kind."""
-    held = False
-    for name in (f"console-{number}" for number in itertools.count()):
-        if (draws_of(name).hold_back < HOLD_BACK_SHARE) is held:
-            yield name
-            held = not held
-
-
 @pytest.fixture
 def send() -> Callable[..., list[httpx.Response]]:
-    """Sends that many requests through a gateway, one after the other. Of a test's, the first one may speculate, the
-    second is held back, and so on."""
-    ids = _turns()
+    """Sends that many requests through a gateway, one after the other."""
 
     def requests(url: str, count: int, *, headers: dict[str, str] | None = None) -> list[httpx.Response]:
         with httpx.Client(base_url=url, timeout=15.0, headers=headers) as http:
             body = chat("Summarize this call for the team, please. tokens=9")
-            named = ({"x-request-id": name} for name in itertools.islice(ids, count))
-            return [http.post("/v1/chat/completions", json=body, headers=one) for one in named]
+            return [http.post("/v1/chat/completions", json=body) for _ in range(count)]
 
     return requests
 

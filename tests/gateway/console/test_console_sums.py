@@ -59,7 +59,7 @@ def _snapshot(recorder: RecentTraffic, comparison: Comparison) -> WorkerSnapshot
         worker="w", bucket=bucket, started_s=0.0, traffic=traffic, times=times, reasons=reasons,
         resumed=resumed, entrances=[entrance],
         denied={"forbidden": 1}, uses={"key": InUse(0.5, 7.0, 1, 9)}, seats=[],
-        comparisons=[ClassComparison(pair="ns/pair", request_class="c", found=comparison)], in_flight=1, queued=2,
+        comparisons=[ClassComparison(pair="ns/pair", request_class="c", found={"": comparison})], in_flight=1, queued=2,
         killed=[], generation="g", shares=False,
     )  # fmt: skip
 
@@ -142,7 +142,7 @@ def test_all_classes_are_compared_in_the_shares_of_what_speculates() -> None:
             short.speculative.e2e_s.add(0.5 * jitter)
             long.control.e2e_s.add(4.0 * jitter)
         long.speculative.e2e_s.add(2.0 * jitter)
-    effect = overall([long, short, Comparison()], lambda arm: arm.e2e_s)
+    effect = overall([{"": long}, {"": short}, {}], lambda arm: arm.e2e_s)
     assert effect.speed_up is not None
     assert math.isclose(effect.speed_up, 2.0, rel_tol=1e-3)
     assert effect.speed_up_low is not None
@@ -152,7 +152,7 @@ def test_all_classes_are_compared_in_the_shares_of_what_speculates() -> None:
 
 def test_one_class_over_all_classes_is_that_class() -> None:
     found = _compared([1.0, 0.4, 1.2, 0.5, 1.1, 0.6, 0.9, 0.3])
-    alone, together = evidence_of("c", found).e2e_s, overall([found], lambda arm: arm.e2e_s)
+    alone, together = evidence_of("c", {"": found}).e2e_s, overall([{"": found}], lambda arm: arm.e2e_s)
     assert alone.speed_up is not None
     assert together.speed_up == alone.speed_up
     assert together.speed_up_low is not None

@@ -119,6 +119,67 @@ def test_each_measure_is_what_it_says() -> None:
     assert (found.cost.speculative_n, found.e2e_s.speculative_n) == (2, 3)
 
 
+def answers(rng: random.Random, key: str, *, faster: float, count: int) -> list[Observation]:
+    """Answers of a key whose speculative arm is `faster` by that factor, one in ten of the control."""
+    return [
+        arm(
+            speculative=index % 10 > 0,
+            key=key,
+            ttft_s=None,
+            e2e_s=math.exp(rng.gauss(0.0, 0.2)) * (1.0 / faster if index % 10 else 1.0),
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.mark.parametrize("others", [1, 2, 5])
+@pytest.mark.parametrize("lie", [0.01, 0.6, 100.0])
+def test_one_key_with_any_number_of_answers_moves_the_effect_of_others_within_their_noise(
+    others: int, lie: float
+) -> None:
+    rng, evidence = random.Random(f"{others} {lie}"), ArmComparisons()
+    honest = [one for key in range(others) for one in answers(rng, f"honest {key}", faster=1.5, count=400)]
+    hostile = answers(rng, "hostile", faster=lie, count=10_000)
+    for observation in rng.sample(honest + hostile, len(honest) + len(hostile)):
+        evidence.record(observation)
+    effect = only(evidence).e2e_s
+    assert effect.speed_up is not None
+    assert effect.speed_up_low is not None
+    assert effect.speed_up_high is not None
+    assert effect.speed_up_low <= 1.5 <= effect.speed_up_high
+    if others == 1:  # nothing tells which of two keys lies: the interval has both
+        assert effect.speed_up_low <= lie <= effect.speed_up_high
+    else:
+        assert 1.35 < effect.speed_up < 1.65
+        assert effect.speed_up_low > 1.2
+        assert effect.speed_up_high < 1.9
+
+
+def test_the_interval_covers_the_effect_whatever_one_key_claims() -> None:
+    hits = 0
+    for run in range(100):
+        rng, evidence = random.Random(run), ArmComparisons()
+        for key in range(3):
+            for observation in answers(rng, f"honest {key}", faster=1.5, count=100):
+                evidence.record(observation)
+        for observation in answers(rng, "hostile", faster=0.1, count=300):
+            evidence.record(observation)
+        effect = only(evidence).e2e_s
+        hits += (effect.speed_up_low or 9.0) <= 1.5 <= (effect.speed_up_high or 0.0)
+    assert hits >= 90
+
+
+def test_keys_without_a_figure_of_their_own_count_together() -> None:
+    evidence = ArmComparisons()
+    for key in range(100):
+        evidence.record(arm(speculative=True, key=f"{key}", e2e_s=1.0 + key % 7 / 100))
+        evidence.record(arm(speculative=False, key=f"{key}", e2e_s=2.0 + key % 5 / 100))
+    found = only(evidence)
+    assert (found.speculative, found.control) == (100, 100)
+    assert found.e2e_s.speed_up == pytest.approx(2.0, rel=0.05)
+    assert len(evidence.comparisons("p")["summarization/long"]) <= 40
+
+
 def test_classes_and_pairs_are_kept_apart() -> None:
     evidence = ArmComparisons()
     evidence.record(arm(speculative=True, request_class="code/long"))

@@ -22,7 +22,6 @@ from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.app.app import connect
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.estimate import ArmComparisons, Learner
-from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.lossless.parity import Parity
 from slipstream_gateway.request.answers import Answers
@@ -38,7 +37,7 @@ from slipstream_gateway.telemetry.providers import Telemetry
 
 from tests.gateway.learning.samples import forecast_for, observe
 from tests.gateway.pair_manifest import chat, manifest_text
-from tests.support.draws import SECRET
+from tests.support.draws import by_turns, chosen_draws
 from tests.support.polling import soon
 from tests.support.ports import dead_url
 
@@ -77,7 +76,6 @@ class Desk:
             admission=admission,
             decider=Decider(classifier=LinearClassifier(default_model()), learner=self.learner),
             answers=Answers(resumptions=resumptions, deadlines=deadlines, recorders=recorders, deaths=deaths),
-            draws=RequestDraws(SECRET.encode()),
             retries=retries,
             deadlines=deadlines,
             outcomes=Outcomes(learner=self.learner, evidence=self.evidence, store=self.store),
@@ -85,6 +83,7 @@ class Desk:
             recorders=recorders,
             deaths=deaths,
             before=[self.parity.samples.draw],
+            draw=by_turns(chosen_draws()),
         )
 
     async def ask(self, body: dict[str, Any], *, mode: Mode = Mode.SPECULATIVE, learn: bool = True) -> str:

@@ -19,7 +19,7 @@ from slipstream_gateway.decide.route.pressure import SHRINK_FROM, STOP_AT, press
 
 from tests.gateway.routing.cases import forecast, profile, request, route
 
-ALL_DRAWN = Draws(hold_back=0.0, exploration=0.0, draft_length=0.0, parity=0.0, rollout=0.0)
+ALL_DRAWN = Draws(**dict.fromkeys(Draws.__struct_fields__, 0.0))
 
 
 RULES = route(policy={"decision": "rules", "allowClientMode": True})  # speculates with drafts of 6

@@ -23,10 +23,10 @@ from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, Health, de
 
 from tests.gateway.routing import cases
 from tests.gateway.routing.cases import forecast, profile, request
-from tests.support.draws import draws_of
+from tests.support.draws import chosen_draws, draws_of
 
 CLASS = "summarization/long"
-LUCKY = Draws(hold_back=0.99, exploration=0.0, draft_length=0.99, parity=0.99, rollout=0.0)
+LUCKY = chosen_draws(exploration=0.0, rollout=0.0)
 PAYS, UNCERTAIN = forecast(), forecast(acceptance=0.3, doubt=0.3)
 
 

@@ -21,11 +21,11 @@ from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, Health, de
 
 from tests.gateway.routing import cases
 from tests.gateway.routing.cases import forecast, profile, request
-from tests.support.draws import draws_of
+from tests.support.draws import chosen_draws, draws_of
 
 ARM = {"protocol": "openai", "model": "m"}
 ARMS = {"plain": ARM | {"endpoints": ["http://a:1"]}, "speculative": ARM | {"endpoints": ["http://b:1"]}}
-EAGER = Draws(hold_back=0.99, exploration=0.0, draft_length=0.99, parity=0.99, rollout=0.99)
+EAGER = chosen_draws(exploration=0.0)
 
 
 def route(*, arms: dict[str, Any] | None = None, price: float | None = None, **policy: Any) -> Route:

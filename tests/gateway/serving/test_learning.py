@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import count, islice
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.gateway.pair_manifest import chat, manifest_text
-from tests.support.draws import draws_of
+from tests.support.draws import by_turns, chosen_draws
 
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
 ASK = {"authorization": "Bearer sk-test"}
-
-
-def ids(*, held_back: bool, share: float = 0.5) -> Iterator[str]:
-    """Request ids that a policy with `share` holds back, or does not; never drawn for a replay."""
-    for number in count():
-        draws = draws_of(f"id-{number}")
-        if (draws.hold_back < share) is held_back and draws.parity > 0.5:
-            yield f"id-{number}"
 
 
 @pytest.fixture
@@ -29,9 +20,10 @@ def serve(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> Any
     """Starts one gateway with a plain and a speculative server behind it, for a policy's fields. It is easily sure, so
     that a long summary speculates before anything is measured."""
 
-    def start(policy: str = "") -> Any:
+    def start(policy: str = "", **options: Any) -> Any:
         plain, speculative = openai_server(), openai_server()
-        running = gateway(manifest_text([plain.url], [speculative.url], policy=f", confidence: 0.6{policy}"))
+        text = manifest_text([plain.url], [speculative.url], policy=f", confidence: 0.6{policy}")
+        running = gateway(text, **options)
         running.plain, running.speculative = plain, speculative
         return running
 
@@ -53,12 +45,12 @@ def numbers(served: Any, script: str, **headers: str) -> dict[str, Any]:
 
 
 def test_answers_that_turn_out_short_make_their_kind_plain(serve: Any) -> None:
-    served = serve(", minOutputTokens: 20, holdBackShare: 0")
-    first = ask(served, "tokens=3", x_request_id="id-1")
+    served = serve(", minOutputTokens: 20, holdBackShare: 0", draw=by_turns(chosen_draws()))
+    first = ask(served, "tokens=3")
     assert first.headers["x-slipstream-reason"] == "speculation_pays"
     assert first.headers["x-slipstream-class"] == "summarization/long"
-    for request_id in islice(ids(held_back=False), 20):
-        last = ask(served, "tokens=3", x_request_id=request_id)
+    for _ in range(20):
+        last = ask(served, "tokens=3")
     assert last.headers["x-slipstream-arm"] == "plain"
     assert last.headers["x-slipstream-reason"] == "short_output"
     assert last.headers["x-slipstream-class"] == "summarization/short"
@@ -83,16 +75,17 @@ def test_speculative_servers_that_turn_out_slower_are_left(serve: Any) -> None:
 def test_what_is_held_back_is_control_and_is_compared(serve: Any) -> None:
     # By rules alone, and nothing speaks against speculation: the arm comes from the draws, whatever the paces are.
     rules = "decision: rules, minOutputTokens: 1, maxRareTokenShare: 1, minConfidence: 0"
-    served = serve(f", holdBackShare: 0.5, explorationShare: 0, {rules}")
+    turns = by_turns(*[chosen_draws()] * 2, *[chosen_draws(hold_back=0.0), chosen_draws()] * 6)
+    served = serve(f", holdBackShare: 0.5, explorationShare: 0, {rules}", draw=turns)
     served.plain.pace_s, served.speculative.pace_s = 0.03, 0.001
     script = "tokens=20 gap"
     for mode in ("plain", "speculative"):
         ask(served, script, x_slipstream_mode=mode)
     served.plain.requests.clear()
     served.speculative.requests.clear()
-    for held, fast in zip(islice(ids(held_back=True), 6), islice(ids(held_back=False), 6), strict=True):
-        control = ask(served, script, x_request_id=held).headers
-        treated = ask(served, script, x_request_id=fast).headers
+    for _ in range(6):
+        control = ask(served, script).headers
+        treated = ask(served, script).headers
         assert (control["x-slipstream-arm"], control["x-slipstream-reason"]) == ("control", "hold_back")
         assert control["x-slipstream-draft-length"] == "0"
         assert treated["x-slipstream-arm"] == "speculative"
@@ -145,16 +138,23 @@ def test_the_kill_switch_wins_over_all_that_was_learnt_and_asked(serve: Any) -> 
     assert served.speculative.requests == []
 
 
-def test_an_explanation_is_what_a_request_of_that_id_gets(serve: Any) -> None:
-    served = serve(", holdBackShare: 0.5")
-    for held_back, reason in ((True, "hold_back"), (False, "speculation_pays")):
-        request_id = next(ids(held_back=held_back))
-        explained = ask(served, "tokens=3", "/v1/route", x_request_id=request_id).json()
-        assert explained["reason"] == reason
+def test_an_explanation_has_no_draws_whatever_the_request_is_called(serve: Any) -> None:
+    served = serve(", holdBackShare: 0.9, explorationShare: 0.9")
+    for number in range(30):
+        explained = ask(served, "tokens=3", "/v1/route", x_request_id=f"id-{number}").json()
+        assert explained["reason"] == "speculation_pays"
         assert explained["saving_s"] is None  # no answer was timed
         assert explained["numbers"]["saving_share"] > 0
-    assert ask(served, "tokens=3", "/v1/route").json()["reason"] == "speculation_pays"
     assert served.plain.requests == served.speculative.requests == []
+
+
+def test_a_request_that_teaches_nothing_is_not_drawn(serve: Any) -> None:
+    """It gets the decision that is explained."""
+    served = serve(", holdBackShare: 0.9, explorationShare: 0.9, parityShare: 0.9")
+    reasons = {ask(served, "tokens=3", x_slipstream_learn="off").headers["x-slipstream-reason"] for _ in range(30)}
+    assert reasons == {"speculation_pays"}
+    assert served.plain.requests == []
+    assert httpx.get(f"{served.url}/v1/evidence").json()["data"][0]["parity"] == []
 
 
 def test_servers_with_a_draft_length_of_their_own_refuse_another(serve: Any) -> None:

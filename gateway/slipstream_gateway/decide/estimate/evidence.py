@@ -1,22 +1,28 @@
 """The effect of speculation in live traffic: speculative answers against the randomly held-back control.
 
-Both arms are requests that would have speculated, assigned by a hash of their id, so that their difference is the
-effect and not the selection. The control consists of held-back requests and of those beyond the share of a rollout.
-Explorations belong to neither. Intervals are Welch's at 95 %. A step of a rollout changes the arms' shares, so that for
-a while they come from different times of the day; the operator compares within a step.
+Both arms are requests that would have speculated, assigned at random, so that their difference is the effect and not
+the selection. The control consists of held-back requests and of those beyond the share of a rollout. Explorations
+belong to neither. Intervals are Welch's at 95 %. A step of a rollout changes the arms' shares, so that for a while they
+come from different times of the day; the operator compares within a step.
+
+A client knows the arm of an answer, and can end those that it likes less: the answers of one key prove nothing about
+those of others. So the arms are compared within three groups of keys, and the effect is that of the group in the
+middle: a median of means, which no single group can shift arbitrarily (Lerasle and Oliveira 2011). Two groups give one
+interval that covers those of both; a single key is one group.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from zlib import crc32
 
 import msgspec
-from slipstream_core.observation import Observation
+from slipstream_core.observation import Observation, Subject
 from slipstream_core.types import TREATMENT, Arm, Reason
 
-from slipstream_gateway.decide.estimate.moments import Comparison, Sample
+from slipstream_gateway.decide.estimate.moments import ArmSamples, Comparison, Sample
 from slipstream_gateway.decide.estimate.outcomes import is_plausible
 from slipstream_gateway.decide.estimate.student import quantile_975
 
@@ -25,14 +31,21 @@ from slipstream_gateway.decide.estimate.student import quantile_975
 _MAX_TREATED, _MAX_CONTROL = 20_000.0, 2_000.0
 _MAX_PAIRS, _MAX_CLASSES = 64, 128
 _MIN_ANSWERS = 2.0
-_NOTHING: Mapping[str, Comparison] = MappingProxyType({})
+_GROUPS = 3
+# So many keys of a class are kept apart; those that come later share this many places.
+_MAX_KEYS, _SHARED_PLACES = 32, 8
+ByKey = dict[str, Comparison]
+"""A class's comparisons by the key of the requests."""
+_NOTHING: Mapping[str, ByKey] = MappingProxyType({})
+Measure = Callable[[ArmSamples], Sample]
 
 
 class TreatmentEffect(msgspec.Struct, frozen=True, kw_only=True):
     """One measure of both arms: seconds, or a price. `speculative_n` and `control_n` are answers after fading.
 
     `difference` is speculative minus control, within `ci_low`..`ci_high`; `speed_up` is control over speculative, with
-    its own interval on a logarithmic scale. A figure without enough data is None, never 0.
+    its own interval on a logarithmic scale. All figures are of the middle group of keys. A figure without enough data
+    is None, never 0.
     """
 
     speculative_n: float
@@ -65,7 +78,7 @@ class ArmComparisons:
     """The comparison per pair and request class. Not thread-safe: it belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._pairs: dict[str, dict[str, Comparison]] = {}
+        self._pairs: dict[str, dict[str, ByKey]] = {}
 
     def record(self, observation: Observation) -> None:
         """Records a finished request; failed ones and those of neither arm are ignored. Never raises."""
@@ -74,7 +87,7 @@ class ArmComparisons:
         explored = seen.arm is Arm.SPECULATIVE and seen.reason is Reason.EXPLORATION
         if not (treated or explored or seen.arm is Arm.CONTROL) or not is_plausible(seen):
             return
-        comparison = self._comparison(seen.subject.pair, seen.request_class)
+        comparison = self._comparison(seen.subject, seen.request_class)
         if explored:
             comparison.explorations += 1
         elif treated:
@@ -89,36 +102,99 @@ class ArmComparisons:
         """The evidence per class of `pair`, sorted by class; empty without any."""
         return [evidence_of(name, found) for name, found in sorted(self.comparisons(pair).items())]
 
-    def comparisons(self, pair: str) -> Mapping[str, Comparison]:
-        """The raw data of the report of `pair`, by class, for merging with other workers'."""
+    def comparisons(self, pair: str) -> Mapping[str, ByKey]:
+        """The raw data of the report of `pair`, by class and key, for merging with other workers'."""
         return self._pairs.get(pair, _NOTHING)
 
-    def _comparison(self, pair: str, request_class: str) -> Comparison:
-        classes = self._pairs.get(pair)
+    def _comparison(self, subject: Subject, request_class: str) -> Comparison:
+        classes = self._pairs.get(subject.pair)
         if classes is None:
             if len(self._pairs) >= _MAX_PAIRS:
                 del self._pairs[next(iter(self._pairs))]
-            classes = self._pairs[pair] = {}
+            classes = self._pairs[subject.pair] = {}
         found = classes.get(request_class)
         if found is None:
             if len(classes) >= _MAX_CLASSES:
                 del classes[next(iter(classes))]
-            found = classes[request_class] = Comparison()
-        return found
+            found = classes[request_class] = {}
+        key = subject.key
+        if key not in found and len(found) >= _MAX_KEYS:
+            key = f"shared {crc32(key.encode()) % _SHARED_PLACES}"
+        return found.setdefault(key, Comparison())
 
 
-def evidence_of(request_class: str, found: Comparison) -> ClassEvidence:
-    """The evidence in a comparison."""
+def evidence_of(request_class: str, found: ByKey) -> ClassEvidence:
+    """The evidence in the comparisons of a class."""
+    groups = groups_of(found.values())
     return ClassEvidence(
         request_class=request_class,
-        speculative=found.speculatives,
-        control=found.controls,
-        exploration=found.explorations,
-        ttft_s=treatment_effect(found.speculative.ttft_s, found.control.ttft_s),
-        tpot_s=treatment_effect(found.speculative.tpot_s, found.control.tpot_s),
-        e2e_s=treatment_effect(found.speculative.e2e_s, found.control.e2e_s),
-        cost=treatment_effect(found.speculative.cost, found.control.cost),
+        speculative=sum(group.speculatives for group in groups),
+        control=sum(group.controls for group in groups),
+        exploration=sum(group.explorations for group in groups),
+        ttft_s=effect_of(groups, lambda arm: arm.ttft_s),
+        tpot_s=effect_of(groups, lambda arm: arm.tpot_s),
+        e2e_s=effect_of(groups, lambda arm: arm.e2e_s),
+        cost=effect_of(groups, lambda arm: arm.cost),
     )
+
+
+def groups_of(found: Iterable[Comparison]) -> list[Comparison]:
+    """The comparisons of all keys in at most three groups. The largest come first, each to the group with the fewest
+    answers of the control, so that groups are of a size where keys permit it."""
+    groups: list[Comparison] = []
+    for one in sorted(found, key=lambda one: one.controls, reverse=True):
+        if len(groups) < _GROUPS:
+            groups.append(Comparison())
+            group = groups[-1]
+        else:
+            group = min(groups, key=lambda group: group.controls)
+        group.join(one)
+    return groups
+
+
+def middle(groups: Sequence[Comparison], measure: Measure) -> list[tuple[Sample, Sample]]:
+    """Both arms' samples of the groups whose effect is the middle one: one group, or two; all of them joined if none
+    has enough answers for itself."""
+    arms = [(measure(group.speculative), measure(group.control)) for group in groups]
+    known = [(one, other) for one, other in arms if min(one.n, other.n) >= _MIN_ANSWERS]
+    if not known:
+        speculative, control = Sample(), Sample()
+        for one, other in arms:
+            speculative.join(one)
+            control.join(other)
+        return [(speculative, control)]
+    known.sort(key=lambda both: _ratio(*both))
+    return known[(len(known) - 1) // 2 : len(known) // 2 + 1]
+
+
+def effect_of(groups: Sequence[Comparison], measure: Measure) -> TreatmentEffect:
+    """Speculative against control in one measure, by groups of keys."""
+    effects = [treatment_effect(*both) for both in middle(groups, measure)]
+    return effects[0] if len(effects) == 1 else _spanning(*effects)
+
+
+def _ratio(speculative: Sample, control: Sample) -> float:
+    """The speculative mean over the control's. Times and prices are not negative."""
+    return speculative.mean / control.mean if control.mean > 0.0 else math.inf
+
+
+def _spanning(one: TreatmentEffect, other: TreatmentEffect) -> TreatmentEffect:
+    """The effect of two groups, each with the same weight: nothing tells which of them is the usual one, so that the
+    interval covers both."""
+    fields: dict[str, float | None] = {"speculative_n": 0.0, "control_n": 0.0}
+    for name in TreatmentEffect.__struct_fields__:
+        values = [getattr(one, name), getattr(other, name)]
+        if None in values:
+            fields[name] = None
+        elif name.endswith("_n"):
+            fields[name] = sum(values)
+        elif name.endswith("_low"):
+            fields[name] = min(values)
+        elif name.endswith("_high"):
+            fields[name] = max(values)
+        else:
+            fields[name] = math.sqrt(values[0] * values[1]) if name == "speed_up" else sum(values) / 2.0
+    return msgspec.convert(fields, TreatmentEffect)
 
 
 def _halve_when_full(found: Comparison) -> None:

@@ -2,7 +2,7 @@
 
 from slipstream_gateway.decide.route.case import DecisionInputs, Health
 from slipstream_gateway.decide.route.decide import decide
-from slipstream_gateway.decide.route.draws import NO_DRAWS, RequestDraws
+from slipstream_gateway.decide.route.draws import NO_DRAWS, fresh_draws, opts_out
 from slipstream_gateway.decide.route.explain import explanation
 from slipstream_gateway.decide.route.predicted_saving import PredictedSaving, predict_saving, saving_se_s
 
@@ -11,9 +11,10 @@ __all__ = [
     "DecisionInputs",
     "Health",
     "PredictedSaving",
-    "RequestDraws",
     "decide",
     "explanation",
+    "fresh_draws",
+    "opts_out",
     "predict_saving",
     "saving_se_s",
 ]

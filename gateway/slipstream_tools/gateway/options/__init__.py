@@ -70,7 +70,6 @@ def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> Gateway
         conformance=read_options(args, ConformanceSettings),
         telemetry=telemetry_settings(),
         redis_url=redis_url,
-        assignment_secret=checks.secret_of(args, shares=redis_url is not None or cluster is not None),
         classifier=checks.classifier_of(args),
         capture_store=checks.capture_store_of(args),
         access=access,

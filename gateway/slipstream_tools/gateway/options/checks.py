@@ -7,28 +7,17 @@ import argparse
 import importlib.util
 import os
 import re
-import secrets
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from slipstream_core.arguments import read_options
-from slipstream_core.environment import assignment_secret, secret
+from slipstream_core.environment import secret
 from slipstream_core.errors import CommandError, ManifestError
-from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.hosts import is_loopback
 from slipstream_core.installation import how_to_install
 from slipstream_core.manifest import RoutingTable
 from slipstream_core.manifest.grants import API_KEY_FIELD, key_uses, read_grants
-from slipstream_core.settings import (
-    ASSIGNMENT_VARIABLE,
-    MIN_SECRET_BYTES,
-    AccessSettings,
-    AdminSettings,
-    AuditSettings,
-    TlsSettings,
-    UpstreamSettings,
-)
+from slipstream_core.settings import AccessSettings, AdminSettings, AuditSettings, TlsSettings, UpstreamSettings
 from slipstream_gateway.decide.classify import load_model
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.tls import read_credentials
@@ -36,18 +25,12 @@ from slipstream_gateway.upstreams.tls import read_credentials
 _UNIX = "unix:"
 SHARED_KEY_VARIABLES = ("*_API_KEY",)
 """The default in a cluster, where authors of manifests are not operators of the gateway."""
-_MAX_SECRET_BYTES = 4096
 _HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 _OF_ONE_HOP = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
 _OF_THE_BODY = ("content-length", "content-type", "content-encoding", "accept-encoding")
 _OF_CALLERS = ("authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key")
 _OF_OURS = ("host", "expect", "traceparent", "tracestate", "x-request-timeout")
 _NEVER_FORWARDED = frozenset((*_OF_ONE_HOP, *_OF_THE_BODY, *_OF_CALLERS, *_OF_OURS))  # RFC 9110, section 7.6.1
-_NO_SHARED_SECRET = (
-    "slipstream: warning: gateways that share Redis or a cluster need one --assignment-secret FILE (or "
-    f"{ASSIGNMENT_VARIABLE}): with a random one each, a request that is tried again at another gateway may be assigned "
-    "otherwise."
-)
 
 
 def check_ext_proc(args: argparse.Namespace) -> None:
@@ -99,33 +82,6 @@ def access_of(args: argparse.Namespace) -> AccessSettings:
 
     load_keyring(args.keys, args.pepper)
     return read_options(args, AccessSettings)
-
-
-def secret_of(args: argparse.Namespace, *, shares: bool) -> bytes:
-    """The assignment secret, from a file or the environment. Without either it is random, with a warning if this
-    gateway `shares` a deployment with others. Raises `CommandError`."""
-    if args.assignment_secret is not None:
-        return _long_enough(_read_secret(args.assignment_secret), f"--assignment-secret {args.assignment_secret}")
-    if (given := assignment_secret()) is not None:
-        return _long_enough(os.fsencode(given).rstrip(b"\r\n"), ASSIGNMENT_VARIABLE)
-    if shares:
-        print(_NO_SHARED_SECRET, file=sys.stderr, flush=True)
-    return secrets.token_bytes(32)
-
-
-def _read_secret(path: Path) -> bytes:
-    try:
-        return FileThread().run(lambda: read_regular(path, max_bytes=_MAX_SECRET_BYTES)).rstrip(b"\r\n")
-    except OSError as exc:
-        message = f"--assignment-secret {path}: cannot be read: {exc.strerror or exc}."
-        raise CommandError(message, exit_code=2) from exc
-
-
-def _long_enough(secret: bytes, where: str) -> bytes:
-    if len(secret) < MIN_SECRET_BYTES:
-        message = f"{where}: a secret has at least {MIN_SECRET_BYTES} bytes, this one has {len(secret)}."
-        raise CommandError(message, exit_code=2)
-    return secret
 
 
 def check_keys(table: RoutingTable) -> None:

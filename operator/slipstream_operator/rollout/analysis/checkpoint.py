@@ -32,7 +32,8 @@ class CheckpointError(OperatorError):
 
 
 class State(msgspec.Struct, kw_only=True, array_like=True):
-    """The content of a ledger. `standings` are the states of the classes, `records` their evidence.
+    """The content of a ledger. `standings` are the states of the classes, `records` their evidence. `without` has, for
+    each group of keys, the evidence without it (see `agreement`); `keys` is the first key of each group.
 
     While `paused`, no outcome counts as evidence. After the pause, an outcome counts if its request began at
     `resumed_s` (seconds since 1970) or later.
@@ -44,6 +45,8 @@ class State(msgspec.Struct, kw_only=True, array_like=True):
     records: dict[str, ClassRecord] = {}
     paused: bool = False
     resumed_s: float = -math.inf
+    keys: list[str] = []
+    without: list[dict[str, ClassRecord]] = []
 
 
 class _Standings(msgspec.Struct, array_like=True):
@@ -63,11 +66,12 @@ def write_checkpoint(state: State) -> str:
     """`state` as text; the same state gives the same text.
 
     If the API server rejected the text, no transition could be stored. Above `MAX_WRITTEN_CHARS`, parts are therefore
-    left out, in this order: the figures; the sequence numbers, which distinguish old outcomes from new ones after a
-    loss of Redis; the records. The states of the classes are always kept.
+    left out, in this order: the figures; the evidence without each group of keys; the sequence numbers, which
+    distinguish old outcomes from new ones after a loss of Redis; the records. The states of the classes are always
+    kept.
     """
     text = _encoded(state)
-    for lighten in (_without_figures, _without_numbers, _without_records):
+    for lighten in (_without_figures, _without_groups, _without_numbers, _without_records):
         if len(text) <= MAX_WRITTEN_CHARS:
             break
         state = lighten(state)
@@ -100,9 +104,15 @@ def _encoded(state: State) -> str:
 
 
 def _without_figures(state: State) -> State:
-    records = state.records.items()
-    light = {name: msgspec.structs.replace(record, speculative=None, control=None) for name, record in records}
-    return msgspec.structs.replace(state, records=light)
+    light, *without = (
+        {name: msgspec.structs.replace(record, speculative=None, control=None) for name, record in records.items()}
+        for records in (state.records, *state.without)
+    )
+    return msgspec.structs.replace(state, records=light, without=without)
+
+
+def _without_groups(state: State) -> State:
+    return msgspec.structs.replace(state, keys=[], without=[])
 
 
 def _without_numbers(state: State) -> State:

@@ -17,7 +17,7 @@ class Verdict(StrEnum):
     `NO_DATA`: too little data, which is never a success. `NOT_APPLICABLE`: the class has no requests to check, such as
     no streams for a limit on the time to the first token. `SHARED`: a limit is broken, and the control breaks it as
     often, so speculation is not the cause. `UNCLEAR`: a limit is broken, and there are too few answers of the control
-    to determine the cause.
+    to determine the cause. `DISPUTED`: whether a limit is broken depends on one group of keys.
     """
 
     PASS = "pass"
@@ -26,6 +26,7 @@ class Verdict(StrEnum):
     NOT_APPLICABLE = "not applicable"
     SHARED = "shared with the control"
     UNCLEAR = "unclear"
+    DISPUTED = "disputed between keys"
 
 
 SHOWN = ("phase", "share", "hold_back_share", "hold_back_since", "step", "since", "retries", "retry_at")

@@ -5,8 +5,9 @@ It has no I/O and no clock: the caller passes the time. It is not thread-safe: a
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slipstream_core.manifest.objects import SpeculationPolicySpec
@@ -15,6 +16,7 @@ from slipstream_core.manifest.status import Phase, SpeculationPolicyStatus
 from slipstream_core.observation import Observation
 from slipstream_core.redis.inbox import Position
 
+from slipstream_operator.rollout.analysis.agreement import GROUPS, agreed, group_of
 from slipstream_operator.rollout.analysis.checkpoint import State, read_checkpoint, write_checkpoint
 from slipstream_operator.rollout.analysis.facts import SHOWN, ClassFacts, ClassMemory
 from slipstream_operator.rollout.analysis.metrics import Terms, rules_of, stricter
@@ -55,12 +57,13 @@ class PolicyLedger:
         state = read_checkpoint(checkpoint)
         if state.pair != self._pair:
             return
-        state.records = {name: record for name, record in state.records.items() if name in CLASSES}
+        state.records, *state.without = (
+            {name: record for name, record in records.items() if name in CLASSES}
+            for records in (state.records, *state.without)
+        )
         self._state = state
         self._terms.clear()
-        for name, memory in state.standings.items():
-            if name in CLASSES:
-                self._record(name).stand(memory)
+        self._stand()
 
     def record(self, seen: Observation, *, now_s: float = math.inf) -> None:
         """Record an outcome, within microseconds. Outcomes of other pairs and impossible outcomes are ignored and raise
@@ -78,7 +81,8 @@ class PolicyLedger:
         name = seen.request_class
         terms = self._terms.get(name) or self._make_terms(name)
         from_s = math.inf if self._state.paused else self._state.resumed_s
-        self._record(name).add(seen, kind, terms, time_s, from_s=from_s)
+        for records in self._of(seen.subject.key):
+            self._record(name, records).add(seen, kind, terms, time_s, from_s=from_s)
 
     def passed(self, position: Position) -> None:
         """Set the position up to which all outcomes were recorded."""
@@ -99,17 +103,12 @@ class PolicyLedger:
         self._state.paused = paused
         self._terms.clear()
         self._state.standings = standings_of(status)
-        for name, memory in self._state.standings.items():
-            if name in CLASSES:
-                self._record(name).stand(memory)
+        self._stand()
 
     def facts(self, now_s: float) -> Mapping[str, ClassFacts]:
         """The facts of every class with outcomes, by name. `now_s` is the wall clock."""
         self._looked_s = now_s
-        return {
-            name: record.facts(self._terms.get(name) or self._make_terms(name), now_s)
-            for name, record in sorted(self._state.records.items())
-        }
+        return {name: self._facts(name, now_s) for name in sorted(self._state.records)}
 
     def checkpoint(self, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
         """The text for `restore`, with the states of the classes in `status`. It is stored in that status, so that both
@@ -123,26 +122,54 @@ class PolicyLedger:
                 records=state.records,
                 paused=paused,
                 resumed_s=self._resumed_s(paused),
+                keys=state.keys,
+                without=state.without,
             )
         )
 
     def _resumed_s(self, paused: bool) -> float:
         return self._looked_s if self._state.paused and not paused else self._state.resumed_s
 
-    def _record(self, name: str) -> ClassRecord:
-        record = self._state.records.get(name)
+    def _of(self, key: str) -> Iterator[dict[str, ClassRecord]]:
+        """The records that outcomes of `key` belong to: those of all keys, and those without another group. The first
+        key of a group begins it: the records without the group are those of all keys so far."""
+        state = self._state
+        if len(state.keys) < GROUPS and key not in state.keys:
+            state.keys.append(key)
+            state.without.append(copy.deepcopy(state.records))
+        group = group_of(key, state.keys)
+        yield state.records
+        yield from (records for index, records in enumerate(state.without) if index != group)
+
+    def _facts(self, name: str, now_s: float) -> ClassFacts:
+        terms, state = self._terms.get(name) or self._make_terms(name), self._state
+        whole = state.records[name].facts(terms, now_s)
+        if len(state.keys) < 2:
+            return whole
+        return agreed(whole, [records[name].facts(terms, now_s) for records in state.without if name in records])
+
+    def _stand(self) -> None:
+        """Set the states of the classes in all records."""
+        for name, memory in self._state.standings.items():
+            if name in CLASSES:
+                for records in (self._state.records, *self._state.without):
+                    self._record(name, records).stand(memory)
+
+    def _record(self, name: str, records: dict[str, ClassRecord]) -> ClassRecord:
+        record = records.get(name)
         if record is None:
             analysis = self._spec.analysis if self._spec is not None else Analysis()
-            record = ClassRecord(window_seconds=analysis.window_seconds)
-            self._state.records[name] = record
+            record = records[name] = ClassRecord(window_seconds=analysis.window_seconds)
         return record
 
     def _make_terms(self, name: str) -> Terms:
-        memory = self._record(name).memory
+        memory = self._record(name, self._state.records).memory
         share = memory.share if memory is not None else 1.0
         retried = memory is not None and memory.retries > 0 and memory.phase is not Phase.PROMOTED
         terms = self._terms[name] = terms_of(self._spec, name, retried=retried, share=share)
-        self._record(name).window_seconds = terms.window_seconds
+        for records in (self._state.records, *self._state.without):
+            if name in records:
+                records[name].window_seconds = terms.window_seconds
         return terms
 
 
