@@ -107,7 +107,8 @@ class Supervisor:
         pause_s = _PAUSES_S[min(self._ends, len(_PAUSES_S) - 1)]
         self._ends += 1
         self._start_s = now_s + pause_s
-        self._report(f"{why}; it is started again" + (f" in {pause_s:g} s" if pause_s else ""))
+        when = f" in {pause_s:g} s" if pause_s else ""
+        self._report(f"{why}; it is started again{when} (log: {self._server.child.log_path})")
 
     @property
     def _name(self) -> str:

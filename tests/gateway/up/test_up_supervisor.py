@@ -91,7 +91,8 @@ def test_a_server_that_ends_is_started_again_at_once_and_its_children_are_gone(
     orphan = psutil.Process(int(eventually((tmp_path / "child").read_text, ignoring=FileNotFoundError)))
     assert one.look() == ""
     one.server.kill()
-    assert one.look(after_s=STABLE_S) == "the server was ended by SIGKILL; it is started again"
+    log = f"(log: {tmp_path / 'log'})"
+    assert one.look(after_s=STABLE_S) == f"the server was ended by SIGKILL; it is started again {log}"
     one.look()
     assert one.server.child.pid != first
     assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
@@ -102,7 +103,7 @@ def test_pauses_grow_while_it_keeps_ending_and_begin_anew_once_it_is_stable(make
     one = make()
     for pause in ("", " in 1 s", " in 2 s", " in 4 s", " in 8 s", " in 8 s"):
         one.server.kill()
-        assert one.look() == f"the server was ended by SIGKILL; it is started again{pause}"
+        assert f"it is started again{pause} (" in one.look()
         before = one.server.child.pid
         if pause:
             one.look(after_s=float(pause.split()[1]) - 0.5)
@@ -111,7 +112,7 @@ def test_pauses_grow_while_it_keeps_ending_and_begin_anew_once_it_is_stable(make
         assert one.server.child.pid != before
         assert one.look().startswith("the server is up again after ")
     one.server.kill()
-    assert one.look(after_s=STABLE_S) == "the server was ended by SIGKILL; it is started again"
+    assert "it is started again (" in one.look(after_s=STABLE_S)
 
 
 def test_a_server_that_fails_to_start_is_given_up_with_its_reason(
@@ -143,7 +144,8 @@ def test_a_start_that_takes_too_long_or_is_impossible_has_failed(
     one.look()
     hangs = one.server.child.pid
     assert "it is started again" in one.look(after_s=START_LIMIT_S)
-    assert one.look(after_s=0.1) == "the server is not up 30 s after its start; it is started again in 1 s"
+    late = "the server is not up 30 s after its start; it is started again in 1 s "
+    assert one.look(after_s=0.1).startswith(late)
     one.look(after_s=1.0)
     assert not psutil.pid_exists(hangs)
     shutil.rmtree(tmp_path)
