@@ -21,7 +21,7 @@ _AUTOGROUP_PAUSE_S = 0.11
 _POLL_S = 0.02
 _READY_POLL_S = 0.1
 _SETTLE_S = 2.0
-_KILLED_S = 1.0  # an init process that reaps nothing leaves the group as it is
+_KILLED_S = 0.2  # an init process that reaps nothing leaves dead processes in the group
 
 
 class Stopped(Exception):
