@@ -103,8 +103,8 @@ def test_temporary_folder_with_characters_of_the_shell_serves_and_sigterm_leaves
 
 
 def test_triton_that_is_killed_or_starved_comes_back_behind_the_same_gateway(start_up: Callable[..., Any]) -> None:
-    """Triton gives its Python process up if that is paused for a second while a request arrives. During the second restart
-    the command is stopped."""
+    """Triton gives its Python process up if that is paused for a second while a request arrives. The command is stopped
+    during the second restart."""
     up = start_up()
     up.child("bin/tritonserver").kill()
     refused = eventually(lambda: _refused(up.url), "a refusal")
