@@ -26,6 +26,7 @@ BENCHMARKS = {
     "when_it_pays": Benchmark("the data of docs/when-it-pays.md"),
     "seed_equality": Benchmark("sampled answers against plain decoding with the same seed"),
     "constrained": Benchmark("answers with a JSON schema: invalid, different with drafts, tokens per step"),
+    "up_restarts": Benchmark("time until `slipstream up` serves again after Triton ended"),
     "engine_verify": Benchmark("the engine's step with the kernel and with the reference, on a GPU", needs_file=True),
     "decide": Benchmark("classify, forecast, decide and learn"),
     "gateway_cost": Benchmark("what the gateway, keys and limits add in front of an OpenAI-compatible server"),

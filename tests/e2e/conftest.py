@@ -17,13 +17,17 @@ START_LIMIT_S = 600.0  # vLLM on a busy machine
 
 
 class RunningUp:
-    """A `slipstream up` that printed its commands: they, its URL, and its child processes at that time."""
+    """A `slipstream up` that printed its commands: they, its URL, and its child processes at the last look."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, commands: list[str]) -> None:
         self.process = process
         self.url = url
         self.commands = commands
-        self.children = psutil.Process(process.pid).children(recursive=True)
+        self.look()
+
+    def look(self) -> None:
+        """Its child processes are those of this moment."""
+        self.children = psutil.Process(self.process.pid).children(recursive=True)
 
     def child(self, name: str) -> psutil.Process:
         """The child whose command line has `name` in it."""

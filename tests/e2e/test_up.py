@@ -7,14 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.e2e.pasted import run_pasted
 from tests.support.http_server import Reply, answering
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -99,16 +102,53 @@ def test_temporary_folder_with_characters_of_the_shell_serves_and_sigterm_leaves
     assert list(odd.iterdir()) == []
 
 
-def test_up_ends_and_says_why_when_triton_dies(start_up: Callable[..., Any]) -> None:
+def test_triton_that_is_killed_or_starved_comes_back_behind_the_same_gateway(start_up: Callable[..., Any]) -> None:
+    """Triton gives its Python process up if that is paused for a second while a request arrives. The command is stopped
+    during the second restart."""
     up = start_up()
     up.child("bin/tritonserver").kill()
-    output, _ = up.process.communicate(timeout=40)
-    assert up.process.returncode == 1
-    [error] = [line for line in output.splitlines() if line.startswith("slipstream: error:")]
-    assert error == "slipstream: error: Triton was ended by SIGKILL; the end of its log:"
-    assert output[output.index(error) :].splitlines()[1].startswith("    ")
-    assert "Traceback" not in output
+    refused = eventually(lambda: _refused(up.url), "a refusal")
+    assert refused.headers["retry-after"] == "1"
+    assert refused.json()["error"]["message"] == "No server for the model 'slipstream-embedded' is up."
+    not_ready = eventually(lambda: _refused(up.url, "/health/ready"), "it is not ready")
+    assert not_ready.json()["models"] == {"slipstream-embedded": "no server responds"}
+    back_s = _back(up)
+    assert [_answer(up.url).status_code for _ in range(3)] == [200] * 3
+    eventually(lambda: _checked_s(up.url) > back_s, "the server was checked again")
+
+    stub = up.child("python_backend_stub")
+    stub.suspend()
+    assert _answer(up.url).status_code in (502, 503)
+    stub.resume()
+    lines = iter(up.process.stdout.readline, "")
+    assert any("is up again" in line for line in lines)
+    assert any("it is started again" in line for line in lines)
+    up.look()
+    assert up.stop(signal.SIGTERM) == 0
     assert up.left_behind() == []
+
+
+def _answer(url: str) -> httpx.Response:
+    """The answer to a new prompt: one that breaks servers would be refused."""
+    body = {"model": "slipstream-embedded", "messages": [{"role": "user", "content": str(time.monotonic())}]}
+    return httpx.post(f"{url}/v1/chat/completions", json={**body, "max_tokens": 2}, timeout=30)
+
+
+def _refused(url: str, path: str = "") -> httpx.Response | None:
+    answer = httpx.get(f"{url}{path}", timeout=30) if path else _answer(url)
+    return answer if answer.status_code == 503 else None
+
+
+def _back(up: Any) -> float:
+    """The time when the gateway is ready again; `up` then has the present children."""
+    eventually(lambda: httpx.get(f"{up.url}/health/ready", timeout=30).status_code == 200, "the gateway is ready")
+    up.look()
+    return time.time()
+
+
+def _checked_s(url: str) -> float:
+    [pair] = httpx.get(f"{url}/v1/evidence").json()["data"]
+    return max(server["checked_s"] or 0.0 for server in pair["conformance"])
 
 
 @pytest.fixture

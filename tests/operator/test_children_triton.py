@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc.aio as grpc_client
 from slipstream_engine.embedded import TARGET_DIR
@@ -31,11 +32,13 @@ from tritonclient.grpc import InferInput
 from tritonclient.utils import InferenceServerException
 
 from tests.operator.pair_objects import EMBEDDED_SPEC, JSON, children, live_deployment, pair_object, pod, template
-from tests.support.polling import eventually, soon
+from tests.support.polling import PATIENCE_S, eventually, soon
 
 START_TIMEOUT_S = 90.0
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 KEPT_LOG_LINES, KEPT_LOG_BYTES = 80, 2048  # what the kubelet takes from the end of a log
+# A container whose pod shares no process namespace has its own, where its program cannot be killed from inside.
+FIRST_PROCESS = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 FreePorts = Callable[[int], list[int]]
 # Each goes on for ever under greedy decoding, with drafts that are all rejected: seconds of work, a token in a step.
 ENDLESS, TOKENS = "abdeabdeab", 400
@@ -59,6 +62,7 @@ class Pod:
         self._launch = lambda: Child(
             name="Triton",
             command=[
+                *([] if spec.get("shareProcessNamespace") else FIRST_PROCESS),
                 str(install.binary),
                 *self._arguments(repository),
                 f"--backend-directory={backends}",
@@ -333,6 +337,19 @@ async def test_a_change_of_weights_drops_no_answer(volume: Path, tmp_path: Path,
         assert old.child.exit_status() == "exited with code 0"
     assert [(stream.ended, len(stream.token_ids)) for stream in leaving] == [("length", TOKENS)] * len(ENDLESS)
     assert leaving[0].token_ids == taken_over.token_ids
+
+
+async def test_a_server_whose_model_process_dies_ends_at_once_for_its_kubelet(
+    volume: Path, tmp_path: Path, free_ports: FreePorts
+):
+    """Triton itself would go on without it, and be live and ready."""
+    with running(pair_on(volume, draft="draft"), tmp_path / "pod", free_ports(3)) as server:
+        async with grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+            await Stream(client).step()
+            children = psutil.Process(server.child.pid).children(recursive=True)
+            [model] = [child for child in children if child.name().startswith("triton_python")]
+            model.kill()
+            assert await asyncio.to_thread(server.child.wait, PATIENCE_S)
 
 
 async def takes_requests(client: grpc_client.InferenceServerClient) -> bool:

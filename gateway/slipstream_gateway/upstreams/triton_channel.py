@@ -54,7 +54,8 @@ class _Target(NamedTuple):
 
 class TritonChannel:
     """A gRPC channel to `address` (`host:port`), as far as `rules` permit the addresses that its name resolves to.
-    `stub` has Triton's calls once `connected` has returned."""
+    `stub` has Triton's calls once `connected` has returned. `losses` counts lost connections: another process may have
+    responded since then."""
 
     stub: service_pb2_grpc.GRPCInferenceServiceStub
 
@@ -68,6 +69,8 @@ class TritonChannel:
         self._refusal = ""
         self._target = _Target("", ())
         self._channel: grpc.aio.Channel | None = None
+        self.losses = 0
+        self._was_ready = False
         self._left: deque[grpc.aio.Channel] = deque()  # to former addresses, where streams may still run
 
     async def aclose(self) -> None:
@@ -81,7 +84,10 @@ class TritonChannel:
         """Waits for the channel within the connect deadline, so that a dead host differs from a slow answer."""
         ready, failed = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
         if self._channel is not None and self._channel.get_state(try_to_connect=True) is ready:
+            self._was_ready = True
             return
+        self.losses += self._was_ready
+        self._was_ready = False
         channel = await self._resolved()
         first = state = channel.get_state(try_to_connect=True)
         # A failed channel keeps its state until it is connected again, so the state does not reflect the attempt that
@@ -98,6 +104,7 @@ class TritonChannel:
             if state is failed:
                 raise UpstreamUnavailable(_CANNOT, detail=await self._why()) from exc
             raise ConnectTimeout("The inference server did not accept a connection in time.") from exc
+        self._was_ready = True
 
     async def _resolved(self) -> grpc.aio.Channel:
         """The channel to the current addresses of the name, or the last ones if the resolution failed. Concurrent

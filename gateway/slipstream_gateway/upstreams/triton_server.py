@@ -86,7 +86,12 @@ class TritonUpstream:
         if self._facts.max_draft_length == 0:
             return _NO_DRAFTS
         facts = self._facts
-        return Drafting(longest=facts.max_draft_length, adaptive=facts.adaptive, seed_equality=bool(facts.fingerprint))
+        return Drafting(
+            longest=facts.max_draft_length,
+            identity=str(self._channel.losses),
+            adaptive=facts.adaptive,
+            seed_equality=bool(facts.fingerprint),
+        )
 
     @property
     def fingerprint(self) -> str:

@@ -1,5 +1,5 @@
 """`slipstream up`: checks all options, installs what is missing, starts the servers and the gateway, prints how to use
-them, stops them."""
+them, starts them again if they end, stops them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions, options_of
 from slipstream_tools.up.parent_make import ParentMake
 from slipstream_tools.up.prepare import Prepared, check, prepare
-from slipstream_tools.up.processes import Child, Stopped
+from slipstream_tools.up.processes import Stopped
 from slipstream_tools.up.run_folder import make_run_folder
 from slipstream_tools.up.servers import LocalServers
+from slipstream_tools.up.supervisor import Supervisor
 
 GATEWAY_READY_S = 20.0
 """Long enough for a gateway on a busy machine, short enough to notice that an external server is missing."""
 CHECKED_S = 400.0
 """Longer than a check and, on a slow machine, a second one, which may take twice as long. Only speculation depends on
 the check, so nothing fails after this time."""
-_WATCH_INTERVAL_S = 0.2
+_LOOK_S = 0.1
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs `slipstream up` until Ctrl-C or SIGTERM, and returns 0.
 
     Raises:
-        CommandError: something is missing, taken or broken, or a child process ended; nothing is left running.
+        CommandError: something is missing, taken or broken, or a process fails to start; nothing is left running.
         ManifestError: the manifest is invalid.
     """
     return bring_up(options_of(args))
@@ -106,32 +107,43 @@ def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: _Stop) ->
         _print("starting the servers and the gateway …")
         gateway = GatewayProcess(options=options, run_dir=run_dir, addresses=servers.addresses)
         cleanup.callback(gateway.stop)
-        if not _wait_ready(servers, gateway, options=options, stop=stop):
+        supervisors = _wait_ready(servers, gateway, options=options, stop=stop)
+        if supervisors is None:
             return 0
         _print(f"console {options.console_url}")
         _print(f"other commands: {shlex.quote(str(Path(sys.executable).with_name('slipstream')))} --help")
         model = next(iter(ready.table.routes))
         with_key = options.keys is not None
         _announce(demo_commands(prompts, url=options.url, model=model, with_key=with_key))
-        return _watch([gateway.child, *servers.children], stop)
+        return _supervise(supervisors, stop)
 
 
-def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOptions, stop: _Stop) -> bool:
-    """Waits for all, with progress lines. False: stopped meanwhile."""
+def _wait_ready(
+    servers: LocalServers, gateway: GatewayProcess, *, options: UpOptions, stop: _Stop
+) -> list[Supervisor] | None:
+    """Waits for all, with progress lines, and returns their supervisors. None: stopped meanwhile."""
     started = time.monotonic()
     if not servers.wait_ready(report=_print, stopping=stop.is_set):
-        return False
+        return None
     timeout_s = min(options.timeout_s or GATEWAY_READY_S, GATEWAY_READY_S)
     if not gateway.wait_ready(timeout_s=timeout_s, stopping=stop.is_set):
-        return False
+        return None
     _print(f"the gateway is ready at {options.url} after {time.monotonic() - started:.1f} s")
-    if not servers.has_vllm:
-        return True
-    _print(
-        "checking that vLLM returns the same answers with and without drafts; until then every request decodes "
-        "plainly …"
-    )
-    return gateway.wait_checked(timeout_s=CHECKED_S, stopping=stop.is_set, report=_print)
+    supervisors = [*servers.supervisors(_print), Supervisor(gateway, start_limit_s=GATEWAY_READY_S, report=_print)]
+    if servers.has_vllm:
+        _print(
+            "checking that vLLM returns the same answers with and without drafts; until then every request decodes "
+            "plainly …"
+        )
+
+        def stopping() -> bool:
+            for supervisor in supervisors:
+                supervisor.look()
+            return stop.is_set()
+
+        if not gateway.wait_checked(timeout_s=CHECKED_S, stopping=stopping, report=_print):
+            return None
+    return supervisors
 
 
 def _announce(commands: Sequence[DemoCommand]) -> None:
@@ -141,13 +153,12 @@ def _announce(commands: Sequence[DemoCommand]) -> None:
     print("\nNo comparison draws requests with these x-request-ids. Ctrl-C stops everything.", flush=True)
 
 
-def _watch(children: Sequence[Child], stop: _Stop) -> int:
-    """Waits until stopped, or until a child process ends, which ends the command."""
+def _supervise(supervisors: Sequence[Supervisor], stop: _Stop) -> int:
+    """Starts what ends again, until stopped."""
     while not stop.is_set():
-        for child in children:
-            if (status := child.exit_status()) is not None:
-                raise CommandError(f"{child.name} {status}; the end of its log:", tail=child.log_tail())
-        time.sleep(_WATCH_INTERVAL_S)
+        for supervisor in supervisors:
+            supervisor.look()
+        time.sleep(_LOOK_S)
     _print("stopping …")
     return 0
 

@@ -28,6 +28,7 @@ class GatewayProcess:
     def __init__(self, *, options: UpOptions, run_dir: Path, addresses: Mapping[str, str] | None = None) -> None:
         """Starts it; it is not ready yet. `addresses`: the URL of a pair's own server, by the pair's name."""
         self._probe = Probe()
+        self._live_url = f"{options.url}/health/live"
         self._ready_url = f"{options.url}/health/ready"
         self._workers = options.workers
         self._evidence_url = f"{options.admin_url}/v1/evidence"
@@ -69,8 +70,7 @@ class GatewayProcess:
             if stopping():
                 return False
             if (status := self.child.exit_status()) is not None:
-                last = self.child.log_tail(lines=1) or "its log is empty"
-                raise CommandError(f"the gateway {status} while starting: {last}")
+                raise CommandError(f"the gateway {status} while starting: {self.failure()}")
             if time.monotonic() > deadline:
                 raise CommandError(f"the gateway is not ready after {timeout_s:g} s: {reason}")
             time.sleep(_POLL_S)
@@ -82,6 +82,18 @@ class GatewayProcess:
         """Waits until it has checked its engines once, because no request speculates there before. Prints the results
         with `report`. False when `stopping()` became true first."""
         return wait_checked(self, workers=self._workers, timeout_s=timeout_s, report=report, stopping=stopping)
+
+    def is_up(self) -> bool:
+        """Whether it responds. It may have no server to send requests to."""
+        return self._probe.is_ok(self._live_url)
+
+    def failure(self) -> str:
+        """The reason of its failure: the last line of its log."""
+        return self.child.log_tail(lines=1) or "its log is empty"
+
+    def restart(self) -> None:
+        """Kills the rest of it and of its workers, and starts it again on the same port. Raises `OSError`."""
+        self.child.restart()
 
     def stop(self) -> None:
         """Stops it, giving running streams time to finish."""

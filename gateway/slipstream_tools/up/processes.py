@@ -20,6 +20,8 @@ _AUTOGROUP_TRIES = 5
 _AUTOGROUP_PAUSE_S = 0.11
 _POLL_S = 0.02
 _READY_POLL_S = 0.1
+_SETTLE_S = 2.0
+_KILLED_S = 0.2  # an init process that reaps nothing leaves dead processes in the group
 
 
 class Stopped(Exception):
@@ -47,7 +49,11 @@ class Child:
         """Starts it. `nice` lowers its priority where processes compete for a core, like nice(1)."""
         self.name = name
         self.log_path = log_path
-        parent = os.getpid()
+        self._command, self._env, self._cwd, self._nice = command, env, cwd, nice
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        parent, nice = os.getpid(), self._nice
 
         def die_with_parent() -> None:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -56,16 +62,17 @@ class Child:
             if nice:
                 _lower_priority(nice)
 
-        with log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
+        with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
+            return subprocess.Popen(
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=env,
-                cwd=cwd,
+                env=self._env,
+                cwd=self._cwd,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads run yet, and prctl takes no lock
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - no other thread runs, and prctl takes no lock
             )
 
     @property
@@ -103,13 +110,33 @@ class Child:
         """Requests its termination, waits up to `timeout_s`, then kills the rest of its process group."""
         self.terminate()
         self.wait(timeout_s)
-        _kill_group(self._process.pid)
-        self._process.wait()
+        self._end_group(settle_s=_SETTLE_S)
+
+    def kill(self) -> None:
+        """Kills it and the rest of its process group at once, so that their ports are free."""
+        self._end_group(settle_s=0.0)
+
+    def restart(self) -> None:
+        """Kills the rest of it, and starts it again with the same log. Raises `OSError`."""
+        self.kill()
+        self._process = self._start()
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines of its output."""
-        text = self.log_path.read_text(encoding="utf-8", errors="replace")
+        """The last lines of its output since its last start."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            text = log.read().decode(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
+
+    def _end_group(self, *, settle_s: float) -> None:
+        """Kills the rest of the process group after `settle_s`, in which it may end by itself."""
+        group = self._process.pid
+        if not _is_gone_within(group, settle_s):
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+            self._process.wait()
+            _is_gone_within(group, _KILLED_S)
+        self._process.wait()
 
 
 def wait_until_ready(
@@ -152,15 +179,13 @@ def _lower_priority(nice: int) -> None:
             return
 
 
-def _kill_group(group: int, settle_s: float = 2.0) -> None:
-    """Kills the rest of a process group that we started, after `settle_s` in which it may end by itself."""
-    deadline = time.monotonic() + settle_s
+def _is_gone_within(group: int, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
     while _group_alive(group):
         if time.monotonic() > deadline:
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
-            return
+            return False
         time.sleep(_POLL_S)
+    return True
 
 
 def _group_alive(group: int) -> bool:

@@ -14,6 +14,7 @@ from slipstream_tools.up.model_repository import write_repository
 from slipstream_tools.up.options import LOOPBACK, UpOptions
 from slipstream_tools.up.ports import free_ports
 from slipstream_tools.up.processes import Child
+from slipstream_tools.up.supervisor import Supervisor
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 from slipstream_tools.up.vllm_pairs import launch_of, vllm_pairs
@@ -97,6 +98,15 @@ class LocalServers:
                 return False
             report(f"vLLM is ready with {name} after {time.monotonic() - started:.1f} s")
         return True
+
+    def supervisors(self, report: Report) -> list[Supervisor]:
+        """One for each, once all are ready."""
+        limits = {TritonServer: self._triton_ready_s, VllmServer: VLLM_READY_S}
+        return [
+            Supervisor(server, start_limit_s=self._timeout_s or limits[type(server)], report=report)
+            for server in (self._triton, *self._vllm.values())
+            if server is not None
+        ]
 
     def stop(self) -> None:
         """Stops all of them: requests the termination of all, then waits for each."""

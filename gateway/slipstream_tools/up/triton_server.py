@@ -64,7 +64,7 @@ class TritonServer:
         self.ports = ports
         self._probe = Probe()
         self._shared_memory_prefix = f"slipstream_{ports.grpc}_{time.monotonic_ns()}_"
-        self._launch: Callable[[], Child] = lambda: Child(
+        self.child = Child(
             name="Triton",
             command=[
                 str(install.binary),
@@ -85,13 +85,12 @@ class TritonServer:
             cwd=run_dir,  # vLLM searches packages in its working directory
             nice=nice,
         )
-        self.child = self._launch()
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
         """Waits until every model is loaded. False when `stopping()` became true first.
 
-        A server that ended because the machine was too busy is started again, as a kubelet does. The calling thread
-        must therefore live as long as the server.
+        A server that ended because the machine was too busy is started again. The calling thread must therefore live as
+        long as the server.
 
         Raises:
             CommandError: the server ended, with its own reason, or is not ready `timeout_s` after its last start.
@@ -99,7 +98,7 @@ class TritonServer:
 
         def wait() -> bool:
             return wait_until_ready(
-                self.child, is_ready=self._is_ready, failure=self.failure, timeout_s=timeout_s, stopping=stopping
+                self.child, is_ready=self.is_up, failure=self.failure, timeout_s=timeout_s, stopping=stopping
             )
 
         for _ in range(_RESTARTS):
@@ -108,8 +107,7 @@ class TritonServer:
             except CommandError:
                 if not was_starved(self.child):
                     raise
-            self.stop()
-            self.child = self._launch()
+            self.restart()
         return wait()
 
     def failure(self) -> str:
@@ -121,14 +119,24 @@ class TritonServer:
                 return found["why"].partition("\\n")[0].strip().rstrip(";").strip('" ')
         return self.child.log_tail(lines=1) or "its log is empty"
 
+    def is_up(self) -> bool:
+        """Whether every model is loaded."""
+        return self._probe.is_ok(f"http://{self.ports.host}:{self.ports.http}/v2/health/ready")
+
+    def restart(self) -> None:
+        """Kills the rest of it, and starts it again on the same ports. Raises `OSError`."""
+        self.child.kill()
+        self._free_shared_memory()
+        self.child.restart()
+
     def stop(self) -> None:
         """Stops it, waiting for running requests up to Triton's own limit, and frees its shared memory."""
         self.child.stop(timeout_s=EXIT_TIMEOUT_S + 5)
+        self._free_shared_memory()
+
+    def _free_shared_memory(self) -> None:
         for region in SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
-
-    def _is_ready(self) -> bool:
-        return self._probe.is_ok(f"http://{self.ports.host}:{self.ports.http}/v2/health/ready")
 
 
 def was_starved(child: Child) -> bool:

@@ -115,7 +115,7 @@ class VllmServer:
             CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
         """
         return wait_until_ready(
-            self.child, is_ready=self._is_ready, failure=self.failure, timeout_s=timeout_s, stopping=stopping
+            self.child, is_ready=self.is_up, failure=self.failure, timeout_s=timeout_s, stopping=stopping
         )
 
     def phase(self) -> str:
@@ -127,13 +127,19 @@ class VllmServer:
         """The reason of its failure: the most informative line of its log."""
         return informative_line(self.child.log_tail(lines=1000)) or "its log is empty"
 
+    def is_up(self) -> bool:
+        """Whether the model is loaded."""
+        return self._probe.is_ok(f"{self.url}/health")
+
+    def restart(self) -> None:
+        """Kills the rest of it and of the engine's processes, and starts it again on the same port. Raises
+        `OSError`."""
+        self.child.restart()
+
     def stop(self) -> None:
         """Stops it and the engine's processes, waiting for running requests up to `EXIT_TIMEOUT_S`."""
         self.child.stop(timeout_s=EXIT_TIMEOUT_S)
         shutil.rmtree(self._temporary, ignore_errors=True)
-
-    def _is_ready(self) -> bool:
-        return self._probe.is_ok(f"{self.url}/health")
 
 
 def _short_folder() -> Path:

@@ -28,6 +28,7 @@ from slipstream_engine.triton_server.answer import LARGE_RESPONSE_BYTES, Respons
 from slipstream_engine.triton_server.metrics import RequestsGauge
 from slipstream_engine.triton_server.model import CANCEL_POLL_S, check_numpy
 from slipstream_engine.triton_server.response_sender import PendingItems, ResponseSender
+from slipstream_engine.triton_server.watchdog import Watchdog
 
 
 class PipedAnswer(Responses):
@@ -74,6 +75,7 @@ class TritonPythonModel:
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._watch_cancellation, daemon=True)
         self._watch.start()
+        self._watchdog = Watchdog()
 
     def execute(self, requests: list[Any]) -> None:
         """Pass requests to the application, which answers through their response senders. Returns at once."""
@@ -91,6 +93,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """End running requests, send the remaining pieces, and stop all threads."""
+        self._watchdog.close()
         self._closing.set()
         self._host.close()
         self._responses.close()

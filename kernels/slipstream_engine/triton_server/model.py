@@ -41,6 +41,7 @@ from slipstream_engine.triton_server.inputs import (
 )
 from slipstream_engine.triton_server.metrics import RequestsGauge
 from slipstream_engine.triton_server.response_sender import PendingItems, ResponseSender
+from slipstream_engine.triton_server.watchdog import Watchdog
 
 CANCEL_POLL_S = 0.02
 LARGE_PROMPT_BYTES = 32 * 1024
@@ -121,6 +122,7 @@ class TritonModel(ABC, Generic[Engine]):
         self._closing = threading.Event()
         self._cancel_watch = threading.Thread(target=self._watch_cancellation, daemon=True)
         self._cancel_watch.start()
+        self._watchdog = Watchdog()
 
     def execute(self, requests: list[Any]) -> None:
         """Submit requests, which are answered through their response senders. Returns at once."""
@@ -147,6 +149,7 @@ class TritonModel(ABC, Generic[Engine]):
 
     def finalize(self) -> None:
         """End running requests, send the remaining responses, and stop all threads."""
+        self._watchdog.close()
         self._closing.set()
         self._intake.shutdown()
         self.engine.close()

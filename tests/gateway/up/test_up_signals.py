@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from slipstream_tools.up.command import _stop_signal, _watch
+from slipstream_tools.up.command import _stop_signal, _supervise
 
 from tests.support.polling import PATIENCE_S
 
@@ -28,17 +28,17 @@ def test_many_signals_at_once_are_as_good_as_one() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with _stop_signal() as stop:
         sender = subprocess.Popen([sys.executable, "-c", SENDER, str(os.getpid())])
-        assert _watch([], stop) == 0
+        assert _supervise([], stop) == 0
         while sender.poll() is None:
             pass
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 WAITS = """
-from slipstream_tools.up.command import _stop_signal, _watch
+from slipstream_tools.up.command import _stop_signal, _supervise
 with _stop_signal() as stop:
     print("waits", flush=True)
-    _watch([], stop)
+    _supervise([], stop)
 """
 
 

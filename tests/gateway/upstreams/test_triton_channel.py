@@ -111,6 +111,19 @@ async def test_a_server_that_accepts_late_is_not_called_unreachable(free_ports: 
             await channel.connected()
 
 
+async def test_a_server_that_restarted_between_two_calls_has_lost_its_connection(
+    free_ports: Callable[[int], list[int]],
+) -> None:
+    [port] = free_ports(1)
+    async with connecting(f"127.0.0.1:{port}") as channel:
+        for name in "abcdef":
+            async with serving(name, f"127.0.0.1:{port}"):
+                assert await ask(channel) == name
+                assert await ask(channel) == name
+        # A call at the moment of a loss fails instead, by which the loss is noticed as well.
+        assert 1 <= channel.losses <= 5
+
+
 async def test_a_server_with_an_ipv6_address_is_reached_by_address_and_by_name(
     names: Names, free_ports: Callable[[int], list[int]]
 ) -> None:
