@@ -18,6 +18,7 @@ from slipstream_gateway.api.port_router import Asgi
 from slipstream_gateway.extproc.exchange import Exchange
 from slipstream_gateway.extproc.messages import METHOD, BodySendMode, ProcessingRequest
 from slipstream_gateway.extproc.replies import header_value
+from slipstream_gateway.grpc_server.bounds import Bounds
 from slipstream_gateway.grpc_server.call import Call
 from slipstream_gateway.grpc_server.server import serving as grpc_serving
 from slipstream_gateway.grpc_server.status import CallFailed, Status
@@ -159,14 +160,13 @@ async def serving(
     """Serves `processor` on `address` (`host:port` or `unix:path`) while the context is open. `shared`: other processes
     serve the same port. On exit open streams have `drain_s` to end. Raises `OSError` if the address is not
     available."""
-    limit = max_body_bytes + _SPARE_BYTES
+    bounds = Bounds(message_bytes=max_body_bytes + _SPARE_BYTES, held_bytes=max_bodies_bytes + _SPARE_BYTES)
     async with grpc_serving(
         {METHOD: processor.process},
         address,
         shared=shared,
         drain_s=drain_s,
-        max_message_bytes=limit,
-        max_held_bytes=max_bodies_bytes + _SPARE_BYTES,
+        bounds=bounds,
     ):
         yield
 

@@ -342,8 +342,12 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         headers, self._headers = self._headers, {}
         status, began = self._parser.get_status_code(), self._began
-        if status < 200 or began is None:
-            return  # announces a response
+        if began is None or (100 <= status < 200 and status != 101):
+            return  # announces a response (RFC 9110, 15.2)
+        if not 200 <= status <= 599:
+            self._fail(NotHttp(f"its status is {status}"))
+            self.close()
+            return
         self._began = None
         self._response = Http1Response(self, status, headers)
         if not began.done():
