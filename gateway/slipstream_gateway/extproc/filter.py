@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ from slipstream_gateway.upstreams.carrier import CARRIER
 _SPARE_BYTES = 64 * 1024 * 1024  # for bodies above the limit, which get an answer, and for headers
 _READABLE = (BodySendMode.BUFFERED, BodySendMode.FULL_DUPLEX_STREAMED)
 _PROCESSED = (BodySendMode.STREAMED, BodySendMode.BUFFERED, BodySendMode.FULL_DUPLEX_STREAMED)
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""Bytes that are in no value of a header (RFC 9110, 5.5). A mutation may repeat a value."""
 _JSON = (b"content-type", b"application/json")
 _log = logging.getLogger(__name__)
 
@@ -87,6 +90,9 @@ class ExternalProcessor:
             return
         if endpoint is None:
             await exchange.go_on(hand_over=False)
+            return
+        if any(_CONTROL.search(value) for _, value in scope["headers"]):
+            await _refuse(exchange, 400, "A header has a control character in its value.")
             return
         try:
             body = await exchange.read_body(self._max_body_bytes)

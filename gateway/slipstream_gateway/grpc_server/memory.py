@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 MESSAGE_BYTES = 128
 """What a message costs besides its bytes, so that empty ones count as well."""
 
