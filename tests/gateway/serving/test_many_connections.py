@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.gateway.key_file import Keys
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S
 
@@ -71,3 +72,28 @@ def _limits(pid: int) -> tuple[str, str]:
     [line] = [line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if "open files" in line]
     soft, hard = line.split()[3:5]
     return soft, hard
+
+
+def test_bodies_of_one_key_that_do_not_end_leave_connections_to_others(
+    start: Callable[..., Any], openai_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    """600 open files: 158 connections, of which half may send the bodies of one key."""
+    keys = Keys(tmp_path / "keys.json")
+    hostile, other = keys.create("--name", "hostile"), keys.create("--name", "other")
+    options = ("--keys", str(keys.path), "--max-queued", "100")
+    gateway = start(manifest_text([openai_server().url]), *options, open_files=(512, 600))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {hostile}\r\n"
+    head += 'content-type: application/json\r\ncontent-length: 500\r\n\r\n{"model":'
+    with ExitStack() as stack:
+        for _ in range(400):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S))
+            client.sendall(head.encode())
+        for _ in range(3):
+            live = httpx.get(f"{gateway.url}/health/live", timeout=PATIENCE_S)
+            answer = httpx.post(
+                f"{gateway.url}/v1/chat/completions",
+                json=chat("tokens=1"),
+                headers={"authorization": f"Bearer {other}"},
+                timeout=PATIENCE_S,
+            )
+            assert (live.status_code, answer.status_code) == (200, 200)
