@@ -413,7 +413,6 @@ FLOODS = {
     "empty DATA": frame(DATA, 0, 1),
     "padded DATA": frame(DATA, PADDED, 1, b"\x03" + bytes(3)),
     "a message byte by byte": frame(DATA, 0, 1, b"\0"),
-    "trailers of no call": frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x83"),
 }
 
 
@@ -424,6 +423,15 @@ async def test_a_flood_of_frames_without_a_message_disconnects(serve: Serve, flo
         client.send(client.head(), frame(DATA, 0, 1, b"\0\0\1\0\0"), flood * 20_000)
         assert await client.end() == ErrorCode.ENHANCE_YOUR_CALM
         await works(server)
+
+
+async def test_a_flood_of_trailers_of_an_ended_call_disconnects(serve: Serve) -> None:
+    async with serve() as server, connected(server) as client:
+        client.send(client.head(flags=END_HEADERS | END_STREAM))
+        while not (await client.receive_kind(HEADERS)).flags & END_STREAM:
+            pass
+        client.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x83") * 20_000)
+        assert await client.end() == ErrorCode.ENHANCE_YOUR_CALM
 
 
 async def test_a_flood_of_empty_continuations_disconnects(serve: Serve) -> None:
