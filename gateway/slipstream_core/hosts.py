@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
+
+_AUTHORITY = re.compile(
+    r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?"
+)
+"""`host [ ":" port ]` of RFC 3986, 3.2.2. The host may be empty; addresses of later versions are not known."""
 
 
 def is_loopback(host: str) -> bool:
@@ -32,8 +38,17 @@ def is_address(host: str) -> bool:
     return True
 
 
+def is_authority(text: str) -> bool:
+    """Whether `text` is a host with or without a port (RFC 9110, 7.2): no user before it, no path after it."""
+    found = _AUTHORITY.fullmatch(text)
+    return found is not None and (found["address"] is None or is_address(found["address"]))
+
+
 def without_port(authority: str) -> str:
-    """The host in `host:port` or `[address]:port`, as a `Host` header has it, in lower case."""
+    """The host in `host:port` or `[address]:port`, as a `Host` header has it, in lower case; empty if `authority` is
+    neither."""
+    if not is_authority(authority):
+        return ""
     host = authority[1:].partition("]")[0] if authority.startswith("[") else authority.partition(":")[0]
     return host.lower()
 

@@ -33,6 +33,7 @@ BENCHMARKS = {
     "gateway_arms": Benchmark("both arms as a client of the running system sees them"),
     "routing": Benchmark("plain, speculative and routed on the mixed workload, alone and under load"),
     "predicted_saving": Benchmark("predicted against measured savings, from runs of slipstream bench", needs_file=True),
+    "ext_proc_floods": Benchmark("a worker's health while clients of the filter's gRPC server flood it"),
     "litellm": Benchmark("what the callback adds to a request through LiteLLM"),
     "redaction": Benchmark("the time that redacting 1 MB of hostile text takes"),
     "console": Benchmark("the console's weight and first paint"),

@@ -22,6 +22,7 @@ Send = Callable[[Message], Awaitable[None]]
 BODY_TIMEOUT_S = 30.0
 WATCH_DELAY_S = 0.02
 _MAX_REQUEST_ID = 128
+_MAX_LENGTH_DIGITS = 18
 _BODY_IS_LATE = "the body is late"
 _PLAIN_JSON = "application/json"
 _CONFLICT = "several"  # not a valid credential
@@ -105,9 +106,7 @@ async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int)
     not arrive in time."""
     if headers.content_type != _PLAIN_JSON or headers.content_encoding is not None:
         _check_media(headers)
-    length = headers.content_length
-    if length is not None and length.isdigit() and int(length) > limit_bytes:
-        raise BodyTooLarge(limit_bytes)
+    _check_length(headers.content_length, limit_bytes)
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("a body must be read inside a task")
@@ -122,6 +121,17 @@ async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int)
         raise InvalidRequest(f"The request body did not arrive within {BODY_TIMEOUT_S:g} s.") from exc
     finally:
         timer.cancel()
+
+
+def _check_length(length: str | None, limit_bytes: int) -> None:
+    if length is None:
+        return
+    if not (length.isascii() and length.isdigit()):
+        message = f"Invalid header 'content-length': expected decimal digits, got '{shorten(length)}'."
+        raise InvalidRequest(message, param="content-length")
+    digits = length.lstrip("0")
+    if len(digits) > _MAX_LENGTH_DIGITS or int(digits or "0") > limit_bytes:
+        raise BodyTooLarge(limit_bytes)
 
 
 def _check_media(headers: RequestHeaders) -> None:

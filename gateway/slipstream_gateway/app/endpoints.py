@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, request_response
 
 from slipstream_gateway.api.access_control import admin_check, own_site
+from slipstream_gateway.api.arriving_bodies import ArrivingBodies
 from slipstream_gateway.api.errors import http_error_body
 from slipstream_gateway.api.evidence import EvidenceEndpoint
 from slipstream_gateway.api.generate import GenerateEndpoint
@@ -68,13 +69,13 @@ def _site_check(services: Services, listening: str) -> RequestCheck:
 
 def generation(services: Services, settings: GatewaySettings, threads: Executor) -> dict[str, GenerateEndpoint]:
     """The generation endpoints by path."""
-    limit, forwarded = settings.limits.max_body_bytes, settings.upstreams.forwarded_headers
+    bodies, forwarded = _bodies(settings), settings.upstreams.forwarded_headers
     return {
         path: GenerateEndpoint(
             services.dispatcher,
             BodyParser(parse, threads),
             services.recorders,
-            max_body_bytes=limit,
+            bodies=bodies,
             access=services.access,
             forwarded=forwarded,
         )
@@ -84,6 +85,11 @@ def generation(services: Services, settings: GatewaySettings, threads: Executor)
             (_RESPONSES, parse_responses_request),
         )
     }
+
+
+def _bodies(settings: GatewaySettings) -> ArrivingBodies:
+    limits = settings.limits
+    return ArrivingBodies(limit_bytes=limits.max_body_bytes, per_key=limits.max_in_flight)
 
 
 def _posts(hot: dict[str, GenerateEndpoint]) -> list[BaseRoute]:
@@ -132,10 +138,8 @@ def _health(services: Services) -> list[BaseRoute]:
 def _route(
     services: Services, settings: GatewaySettings, threads: Executor, *, internals: bool, site: RequestCheck = allow_all
 ) -> Route:
-    limit, parse = settings.limits.max_body_bytes, BodyParser(parse_request, threads)
-    route = RouteEndpoint(
-        services.dispatcher, parse=parse, max_body_bytes=limit, internals=internals, access=services.access
-    )
+    bodies, parse = _bodies(settings), BodyParser(parse_request, threads)
+    route = RouteEndpoint(services.dispatcher, parse=parse, bodies=bodies, internals=internals, access=services.access)
     return Route("/v1/route", Checked(request_response(route.post), site), methods=["POST"])
 
 

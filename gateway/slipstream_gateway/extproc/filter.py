@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from slipstream_gateway.api.port_router import Asgi
 from slipstream_gateway.extproc.exchange import Exchange
 from slipstream_gateway.extproc.messages import METHOD, BodySendMode, ProcessingRequest
 from slipstream_gateway.extproc.replies import header_value
+from slipstream_gateway.grpc_server.bounds import Bounds
 from slipstream_gateway.grpc_server.call import Call
 from slipstream_gateway.grpc_server.server import serving as grpc_serving
 from slipstream_gateway.grpc_server.status import CallFailed, Status
@@ -26,6 +28,8 @@ from slipstream_gateway.upstreams.carrier import CARRIER
 _SPARE_BYTES = 64 * 1024 * 1024  # for bodies above the limit, which get an answer, and for headers
 _READABLE = (BodySendMode.BUFFERED, BodySendMode.FULL_DUPLEX_STREAMED)
 _PROCESSED = (BodySendMode.STREAMED, BodySendMode.BUFFERED, BodySendMode.FULL_DUPLEX_STREAMED)
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""Bytes that are in no value of a header (RFC 9110, 5.5). A mutation may repeat a value."""
 _JSON = (b"content-type", b"application/json")
 _log = logging.getLogger(__name__)
 
@@ -86,6 +90,9 @@ class ExternalProcessor:
             return
         if endpoint is None:
             await exchange.go_on(hand_over=False)
+            return
+        if any(_CONTROL.search(value) for _, value in scope["headers"]):
+            await _refuse(exchange, 400, "A header has a control character in its value.")
             return
         try:
             body = await exchange.read_body(self._max_body_bytes)
@@ -159,14 +166,13 @@ async def serving(
     """Serves `processor` on `address` (`host:port` or `unix:path`) while the context is open. `shared`: other processes
     serve the same port. On exit open streams have `drain_s` to end. Raises `OSError` if the address is not
     available."""
-    limit = max_body_bytes + _SPARE_BYTES
+    bounds = Bounds(message_bytes=max_body_bytes + _SPARE_BYTES, held_bytes=max_bodies_bytes + _SPARE_BYTES)
     async with grpc_serving(
         {METHOD: processor.process},
         address,
         shared=shared,
         drain_s=drain_s,
-        max_message_bytes=limit,
-        max_held_bytes=max_bodies_bytes + _SPARE_BYTES,
+        bounds=bounds,
     ):
         yield
 

@@ -32,13 +32,13 @@ async def echo(messages: Messages) -> None:
     """Sends everything back as it comes. In full duplex Envoy keeps no part of a body that it has sent, and a response
     may begin before Envoy learns that the stream has ended."""
     while (message := await messages.read()) is not None:
-        kind = message.WhichOneof("request")
+        kind = message.WhichOneof("request") or ""
         if kind.endswith("_body"):
             part = getattr(message, kind)
             await send_pieces(messages, kind, part.body, is_last=part.end_of_stream)
         elif kind.endswith("_headers"):
             await messages.write(answer_to(kind, CommonResponse()))
-        else:
+        elif kind:  # else a message of a later version
             answer = ProcessingResponse()
             getattr(answer, kind).SetInParent()
             await messages.write(answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from slipstream_gateway.extproc.replies import (
 )
 
 _DRAIN_S = 0.5
+_STATUS = re.compile(r"[1-5][0-9][0-9]")
 _UNCHANGED = answer_to("response_body", CommonResponse())
 _EVENT_STREAM = "text/event-stream"
 
@@ -43,7 +45,8 @@ class Response:
         own_key: bool,
     ) -> None:
         self.headers = {header.key: header_value(header).decode("latin-1") for header in head.headers.headers}
-        self.status = int(self.headers.get(":status", "0"))
+        status = self.headers.get(":status", "")
+        self.status = int(status) if _STATUS.fullmatch(status) else 0
         self._is_hidden = own_key and self.status in (401, 403)
         self._messages = messages
         self._read = read

@@ -7,12 +7,13 @@ from collections import deque
 from typing import Protocol
 
 from slipstream_gateway.grpc_server.frames import FRAME_BYTES, BrokenProtocol, ErrorCode, Flag, FrameType, uint32
-from slipstream_gateway.grpc_server.memory import Memory
+from slipstream_gateway.grpc_server.memory import MESSAGE_BYTES, Memory
 from slipstream_gateway.grpc_server.status import CallFailed, Status
 
 RECEIVE_WINDOW_BYTES = 1024 * 1024
 """What a client may send before the call's handler has read it, beyond the message that it is at."""
 _PREFIX_BYTES = 5  # of a message: compressed or not, and its length
+_READS_PER_TURN = 64  # of waiting messages, before other tasks run
 
 
 class Link(Protocol):
@@ -63,10 +64,14 @@ class Call:
         self._failure: CallFailed | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._has_head = False
+        self._reads = 0
 
     async def read(self) -> bytes | None:
         """The client's next message; None once it has sent its last. Raises `CallFailed` for a message that cannot be
         read."""
+        self._reads += 1
+        if self._reads % _READS_PER_TURN == 0:
+            await asyncio.sleep(0)
         while not self._messages:
             if self._failure is not None:
                 raise self._failure
@@ -75,7 +80,7 @@ class Call:
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
         message = self._messages.popleft()
-        self._held(-len(message))
+        self._held(-len(message) - MESSAGE_BYTES)
         self._grant()
         return message
 
@@ -103,16 +108,18 @@ class Call:
             link.send_frame(FrameType.DATA, 0, self._stream, data if part == size else data[start : start + part])
             start += part
 
-    def receive(self, payload: bytes, flow_bytes: int, *, is_last: bool) -> None:
-        """Takes a DATA frame of the client, which counts `flow_bytes` in its window. Raises `BrokenProtocol` if the
-        client did not keep to its window."""
+    def receive(self, payload: bytes, flow_bytes: int, *, is_last: bool) -> int:
+        """Takes a DATA frame of the client, which counts `flow_bytes` in its window. Returns the number of messages
+        that it completes. Raises `BrokenProtocol` if the client did not keep to its window."""
         self._ungranted_bytes += flow_bytes
         if self._ungranted_bytes > RECEIVE_WINDOW_BYTES:
             raise BrokenProtocol(ErrorCode.FLOW_CONTROL_ERROR, "a client sent more than its window")
         if self.is_half_closed:
             raise BrokenProtocol(ErrorCode.STREAM_CLOSED, "a client sent data after its end")
+        before = len(self._messages)
         if self._failure is None:
             self._take(payload)
+        found = len(self._messages) - before
         if self._failure is not None:
             self._drop()
         self.is_half_closed = is_last
@@ -120,6 +127,7 @@ class Call:
             self._failure = CallFailed(Status.INTERNAL, "the last message is not whole")
         self._grant()
         self.wake()
+        return found
 
     def _take(self, payload: bytes) -> None:
         self._held(len(payload))
@@ -129,7 +137,7 @@ class Call:
         size = len(payload) - _PREFIX_BYTES
         if size >= 0 and not self._partial and payload[:_PREFIX_BYTES] == b"\0" + size.to_bytes(4, "big"):
             self._messages.append(payload[_PREFIX_BYTES:])  # one whole message, as nearly always
-            self._held(-_PREFIX_BYTES)
+            self._held(MESSAGE_BYTES - _PREFIX_BYTES)
             return
         partial = self._partial
         partial += payload
@@ -144,7 +152,7 @@ class Call:
             if self._failure is not None or len(partial) < end:
                 return
             self._messages.append(bytes(partial[_PREFIX_BYTES:end]))
-            self._held(-_PREFIX_BYTES)
+            self._held(MESSAGE_BYTES - _PREFIX_BYTES)
             del partial[:end]
 
     def _held(self, size: int) -> None:

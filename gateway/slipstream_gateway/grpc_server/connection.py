@@ -9,6 +9,7 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+from slipstream_gateway.grpc_server.bounds import Bounds
 from slipstream_gateway.grpc_server.call import RECEIVE_WINDOW_BYTES, Call
 from slipstream_gateway.grpc_server.frames import (
     EMPTY_TABLE,
@@ -31,7 +32,9 @@ from slipstream_gateway.grpc_server.frames import (
 )
 from slipstream_gateway.grpc_server.header_blocks import MAX_HEADER_BYTES, HeaderBlocks
 from slipstream_gateway.grpc_server.memory import Memory
+from slipstream_gateway.grpc_server.overhead import Overhead
 from slipstream_gateway.grpc_server.status import CallFailed, Status
+from slipstream_gateway.grpc_server.turns import Turns
 
 Handler = Callable[[Call], Awaitable[None]]
 
@@ -39,6 +42,9 @@ _MAX_CALLS = 1024
 _OUTBOX_BYTES = 256 * 1024  # beyond which calls wait for the next turn of the event loop
 _MAX_UNSENT_BYTES = 4 * 1024 * 1024  # of answers to control frames and refused calls, for a client that reads nothing
 _CLOSE_S = 1.0  # for a connection that is being closed, until it is aborted
+_SHORT_BYTES = 1024  # a part of a message that is shorter counts as a frame that carries nothing
+_HEADER_BYTES = 32  # decoding them costs as much as a small frame
+_WOKEN_CALLS = 16  # and so does waking these
 _CONNECTION_WINDOW_BYTES = 64 * 1024 * 1024
 _SETTINGS = settings(
     {
@@ -50,24 +56,46 @@ _SETTINGS = settings(
 _log = logging.getLogger(__name__)
 
 
+class Connections:
+    """What the connections of one server share. `open` has them by age."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.memory = Memory(bounds.held_bytes)
+        self.turns = Turns()
+        self.open: dict[Connection, None] = {}
+
+    def add(self, connection: Connection) -> bool:
+        """Makes room for a new connection; False if there is none."""
+        if len(self.open) >= self.bounds.connections:
+            idle = [each for each in self.open if each.is_idle]
+            if not idle:
+                return False
+            min(idle, key=lambda each: each.has_served).retire()
+        self.open[connection] = None
+        return True
+
+
 class Connection(asyncio.Protocol):
     """Serves the calls of one client: `handlers` by path.
 
     What is sent within one turn of the event loop leaves in one system call.
     """
 
-    def __init__(
-        self, handlers: Mapping[str, Handler], connections: set[Connection], max_message_bytes: int, memory: Memory
-    ) -> None:
-        self.max_message_bytes = max_message_bytes
-        self.memory = memory
+    def __init__(self, handlers: Mapping[str, Handler], connections: Connections) -> None:
+        self.max_message_bytes = connections.bounds.message_bytes
+        self.memory = connections.memory
         self.send_window_bytes = WINDOW_BYTES
         self.is_full = False
         self._handlers = handlers
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
+        self._overhead = Overhead(self._loop.time)
+        self._turns = connections.turns
         self._rest = b""
+        self._is_waiting = False  # for a later turn; nothing more is received until then
+        self._preface_timer: asyncio.TimerHandle | None = None
         self._has_preface = False
         self._has_settings = False
         self._outbox: list[bytes] = []
@@ -84,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._open_block: tuple[int, int, bytearray] | None = None  # stream, flags, and its header block so far
         self._header_blocks = HeaderBlocks()
         self._is_ending = False
+        self._is_broken = False  # nothing more is read or written
         self._frames: Mapping[int, Callable[[int, int, bytes], None]] = {
             FrameType.DATA: self._on_data,
             FrameType.HEADERS: self._on_headers,
@@ -99,14 +128,19 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-        self._connections.add(self)
+        if not self._connections.add(self):
+            self._transport.abort()
+            return
+        self._preface_timer = self._loop.call_later(self._connections.bounds.preface_s, self._check_preface)
         if (sock := transport.get_extra_info("socket")) is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that is gone says nothing
         growth = _CONNECTION_WINDOW_BYTES - WINDOW_BYTES
         self._send(_SETTINGS + frame(FrameType.WINDOW_UPDATE, 0, 0, uint32(growth)))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.discard(self)
+        self._connections.open.pop(self, None)
+        if self._preface_timer is not None:
+            self._preface_timer.cancel()
         self._abort_all()
         self._wake_writers()
         if not self._lost.done():
@@ -120,16 +154,28 @@ class Connection(asyncio.Protocol):
         self._set_fullness()
 
     def data_received(self, data: bytes) -> None:
-        if self._rest:
-            data = self._rest + data
+        self._rest = self._rest + data if self._rest else data
+        if not self._is_waiting:
+            self.read_on()
+
+    # Turns
+
+    def read_on(self) -> None:
+        """Handles the whole frames that have arrived, or as many as this turn has room for."""
+        if self._is_broken or self._transport.is_closing():
+            return
+        has_waited = self._is_waiting
         try:
-            self._rest = data[self._read_frames(data) :]
+            self._rest = self._rest[self._read_frames(self._rest) :]
         except BrokenProtocol as exc:
-            _log.warning("A client of the gRPC server broke the protocol: %s", exc)
-            self._go_away(exc.code)
-            self._abort_all()
-            self._close()
-            self._loop.call_later(_CLOSE_S, self._transport.abort)  # the client may never read the rest
+            self._break(exc)
+            return
+        if self._is_waiting:
+            self._turns.wait(self)
+        if self._is_waiting and not has_waited:
+            self._transport.pause_reading()
+        elif has_waited and not self._is_waiting:
+            self._transport.resume_reading()
 
     # Call
 
@@ -140,6 +186,8 @@ class Connection(asyncio.Protocol):
         return EMPTY_TABLE + RESPONSE_HEAD
 
     def send_frame(self, kind: FrameType, flags: int, stream: int, payload: bytes) -> None:
+        if kind == FrameType.DATA:
+            self._overhead.earn()
         self._send(frame(kind, flags, stream, payload))
 
     def grant(self, stream: int, size: int) -> None:
@@ -149,6 +197,24 @@ class Connection(asyncio.Protocol):
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._writers.append(waiter)
         await waiter
+
+    # Connections
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._tasks
+
+    @property
+    def has_served(self) -> bool:
+        return self._last_stream > 0
+
+    def retire(self) -> None:
+        """Closes an idle connection in favour of another."""
+        self._connections.open.pop(self, None)
+        self._is_ending = True
+        self._go_away(ErrorCode.NO_ERROR)
+        self._close()
+        self._loop.call_later(_CLOSE_S, self._transport.abort)
 
     # Server
 
@@ -171,8 +237,27 @@ class Connection(asyncio.Protocol):
 
     # Frames in
 
+    def _check_preface(self) -> None:
+        if not self._has_settings and not self._is_broken and not self._transport.is_closing():
+            self._break(BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a connection did not begin in time"))
+
+    def _break(self, exc: BrokenProtocol) -> None:
+        """Ends the connection. Its input stays unread for a while: a reset would discard the reason."""
+        _log.warning("A client of the gRPC server broke the protocol: %s", exc)
+        self._go_away(exc.code)
+        self._abort_all()
+        self._flush()
+        self._is_broken, self._rest = True, b""
+        if self._transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
+            self._transport.abort()  # the client may never read it
+            return
+        self._transport.pause_reading()
+        self._transport.write_eof()
+        self._loop.call_later(_CLOSE_S, self._transport.abort)
+
     def _read_frames(self, data: bytes) -> int:
-        """Handles the whole frames in `data`; returns where the rest begins."""
+        """Handles the whole frames in `data` that the turn has room for; returns where the rest begins."""
+        self._is_waiting = False
         at, size = 0, len(data)
         if not self._has_preface:
             if data[: len(PREFACE)] != PREFACE[:size]:
@@ -188,6 +273,9 @@ class Connection(asyncio.Protocol):
             start = at + HEADER.size
             if size - start < length:
                 break
+            if self._turns.is_over:
+                self._is_waiting = True
+                break
             at = start + length
             self._handle(kind, flags, stream & 0x7FFFFFFF, data[start:at])
         return at
@@ -197,6 +285,9 @@ class Connection(asyncio.Protocol):
             raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if self._open_block is not None and kind != FrameType.CONTINUATION:
             raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a header block was not continued")
+        self._turns.spend(1)
+        if kind != FrameType.DATA:
+            self._overhead.spend()
         handler = self._frames.get(kind)  # frames of other types are ignored
         if handler is not None:
             handler(flags, stream, payload)
@@ -209,12 +300,14 @@ class Connection(asyncio.Protocol):
             self.grant(0, self._ungranted_bytes)
             self._ungranted_bytes = 0
         call = self._calls.get(stream)
-        if call is None:
-            return  # it has ended here
-        size = len(payload)
+        size, found = len(payload), 0
         if flags & Flag.PADDED:
             payload = without_padding(flags, payload)
-        call.receive(payload, size, is_last=bool(flags & Flag.END_STREAM))
+        if call is not None:  # else it has ended here
+            found = call.receive(payload, size, is_last=bool(flags & Flag.END_STREAM))
+            self._turns.spend(found)
+        if not found and len(payload) < _SHORT_BYTES:
+            self._overhead.spend()
 
     def _on_headers(self, flags: int, stream: int, payload: bytes) -> None:
         if not stream & 1:
@@ -240,6 +333,7 @@ class Connection(asyncio.Protocol):
     def _on_block(self, stream: int, flags: int, block: bytes) -> None:
         """The head of a new call, or the trailers of one."""
         path = self._header_blocks.path_of(block)
+        self._turns.spend(len(block) // _HEADER_BYTES)
         is_last = bool(flags & Flag.END_STREAM)
         if stream <= self._last_stream:
             call = self._calls.get(stream)
@@ -273,14 +367,18 @@ class Connection(asyncio.Protocol):
             return
         if stream or len(payload) % 6:
             raise BrokenProtocol(ErrorCode.FRAME_SIZE_ERROR, "a SETTINGS frame is not valid")
+        window_bytes = self._stream_window_bytes
         for name, value in struct.iter_unpack(">HI", payload):
             if name == Setting.INITIAL_WINDOW_SIZE:
-                if value > LARGEST_WINDOW_BYTES:
-                    raise BrokenProtocol(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
-                for call in self._calls.values():
-                    call.send_window_bytes += value - self._stream_window_bytes
-                self._stream_window_bytes = value
-                self._wake_writers()
+                window_bytes = value
+            if window_bytes > LARGEST_WINDOW_BYTES:
+                raise BrokenProtocol(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+        self._turns.spend((len(payload) + len(self._calls)) // _WOKEN_CALLS)
+        if window_bytes != self._stream_window_bytes:
+            for call in self._calls.values():
+                call.send_window_bytes += window_bytes - self._stream_window_bytes
+            self._stream_window_bytes = window_bytes
+            self._wake_writers()
         self._answer(frame(FrameType.SETTINGS, Flag.ACK, 0))
 
     def _on_ping(self, flags: int, stream: int, payload: bytes) -> None:
@@ -355,7 +453,7 @@ class Connection(asyncio.Protocol):
             self.is_full = True
 
     def _flush(self) -> None:
-        if self._outbox and not self._transport.is_closing():
+        if self._outbox and not self._is_broken and not self._transport.is_closing():
             self._transport.write(b"".join(self._outbox))
         self._outbox.clear()
         self._outbox_bytes = 0
@@ -369,6 +467,8 @@ class Connection(asyncio.Protocol):
 
     def _wake_writers(self) -> None:
         writers, self._writers = self._writers, []
+        if writers:
+            self._turns.spend(len(writers) // _WOKEN_CALLS)
         for writer in writers:
             if not writer.done():
                 writer.set_result(None)
@@ -378,7 +478,4 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         self._flush()
-        if self._transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
-            self._transport.abort()  # the client may never read it
-        else:
-            self._transport.close()
+        self._transport.close()

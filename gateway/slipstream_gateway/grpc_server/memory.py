@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MESSAGE_BYTES = 128
+"""What a message costs besides its bytes, so that empty ones count as well."""
+
 
 class Memory:
     """Counts the bytes of messages that no handler has read yet, over all connections, against a limit."""

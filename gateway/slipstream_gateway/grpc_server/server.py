@@ -9,8 +9,8 @@ from functools import partial
 
 from slipstream_core.listeners import bound_socket, split_authority
 
-from slipstream_gateway.grpc_server.connection import Connection, Handler
-from slipstream_gateway.grpc_server.memory import Memory
+from slipstream_gateway.grpc_server.bounds import Bounds
+from slipstream_gateway.grpc_server.connection import Connection, Connections, Handler
 
 _UNIX = "unix:"
 
@@ -22,15 +22,13 @@ async def serving(
     *,
     shared: bool,
     drain_s: float,
-    max_message_bytes: int,
-    max_held_bytes: int,
+    bounds: Bounds,
 ) -> AsyncIterator[None]:
     """Serves `handlers`, by the path of their method, on `address` (`host:port` or `unix:path`) while the context is
-    open. `shared`: other processes serve the same port. On exit open calls have `drain_s` to end. All clients
-    together may make the server hold `max_held_bytes` of unread messages. Raises `OSError` if
-    the address is not available."""
-    connections: set[Connection] = set()
-    connect = partial(Connection, handlers, connections, max_message_bytes, Memory(max_held_bytes))
+    open. `shared`: other processes serve the same port. On exit open calls have `drain_s` to end. Raises
+    `OSError` if the address is not available."""
+    connections = Connections(bounds)
+    connect = partial(Connection, handlers, connections)
     loop = asyncio.get_running_loop()
     if address.startswith(_UNIX):
         server = await loop.create_unix_server(connect, address.removeprefix(_UNIX))
@@ -42,4 +40,4 @@ async def serving(
     finally:
         server.close()
         await asyncio.sleep(0)  # connections that were accepted just before
-        await asyncio.gather(*(connection.drain(drain_s) for connection in list(connections)))
+        await asyncio.gather(*(connection.drain(drain_s) for connection in list(connections.open)))

@@ -10,6 +10,7 @@ import socket
 
 import msgspec
 from slipstream_core.errors import Overloaded
+from slipstream_core.hosts import is_authority
 
 from slipstream_gateway.api.errors import ErrorReply, error_reply, http_error_body
 from slipstream_gateway.api.http import Receive, Scope, Send, send_error
@@ -87,6 +88,8 @@ def check_head(method: bytes, url: bytes, version: str, fields: Fields, bounds: 
     hosts = names.count(b"host")
     if hosts > 1 or (hosts == 0 and version == "1.1"):
         raise Refused(400, f"The request needs one 'host' header, got {hosts}.")
+    if hosts and not is_authority(dict(fields)[b"host"].strip(b" \t").decode("latin-1")):
+        raise Refused(400, "Invalid header 'host': expected a host with or without a port.")
     if b"transfer-encoding" in names:
         if version == "1.0":
             raise Refused(400, "Invalid header 'transfer-encoding': HTTP/1.0 has none.")

@@ -308,6 +308,7 @@ class BoundedHttp(HttpToolsProtocol):
         """Closes the sending half and discards input for `linger_s`: closing a socket with unread input resets the
         connection, and the client would lose the last response (RFC 9112, 9.6)."""
         self._discards_input = True
+        self._worker.idle[self] = None
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._start_timer(self._bounds.linger_s, self._hang_up)

@@ -55,7 +55,7 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
     if settings.ext_proc is not None:
         _check_free(settings.ext_proc)
         print(f"Envoy's filter on {settings.ext_proc}", file=sys.stderr, flush=True)
-    _allow_open_files(settings.limits)
+    settings = msgspec.structs.replace(settings, limits=_within_open_files(settings.limits))
     if settings.workers == 1:
         _Server(_config(settings)).run(sockets=listeners)
         return
@@ -134,18 +134,24 @@ def _config(settings: GatewaySettings) -> uvicorn.Config:
 
 def _max_connections(limits: Limits) -> int:
     """The maximum number of connections of one worker. At this number idle connections are closed, at twice this number
-    new ones."""
-    return limits.max_in_flight + limits.max_queued + SPARE_CONNECTIONS
+    new ones. Each is one file, and so is each connection to an upstream: with too few files there are fewer, so that
+    connections of probes are still accepted."""
+    wanted = limits.max_in_flight + limits.max_queued + SPARE_CONNECTIONS
+    return min(wanted, max(1, (raise_open_files() - _OTHER_FILES - 2 * limits.max_in_flight) // 2))
 
 
-def _allow_open_files(limits: Limits) -> None:
-    """Raises the number of files that this process and its workers may open to the system's limit, and prints a warning
-    if it is too low. Each client connection is one file, and so is each connection to an upstream."""
-    allowed, needed = raise_open_files(), 2 * _max_connections(limits) + 2 * limits.max_in_flight + _OTHER_FILES
-    if allowed < needed:
-        what = f"open files are limited to {allowed}, and a worker may need {needed}"
-        options = f"--max-in-flight ({limits.max_in_flight}) and --max-queued ({limits.max_queued})"
-        print(f"{what}: raise the hard limit (ulimit -Hn), or lower {options}.", file=sys.stderr, flush=True)
+def _within_open_files(limits: Limits) -> Limits:
+    """`limits` with no more running requests than the files of a worker allow, a third of them for upstreams. Raises
+    the number of files to the system's limit, and prints a warning if that is too low."""
+    allowed = raise_open_files()
+    fitting = min(limits.max_in_flight, max(1, (allowed - _OTHER_FILES) // 6))
+    limits = msgspec.structs.replace(limits, max_in_flight=fitting)
+    connections, wanted = _max_connections(limits), fitting + limits.max_queued + SPARE_CONNECTIONS
+    if connections < wanted:
+        effect = f"a worker keeps {connections} connections instead of {wanted}, and runs {fitting} requests at once"
+        what = f"open files are limited to {allowed}: {effect}"
+        print(f"{what}. Raise the hard limit (ulimit -Hn).", file=sys.stderr, flush=True)
+    return limits
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -5,6 +5,7 @@ Attributes are numbers and codes: no text of a prompt or an answer, no stop stri
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 from opentelemetry import trace
@@ -16,7 +17,8 @@ from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.telemetry.genai import API_TYPES, OPERATIONS, PROVIDER, Timings
 
 _PROPAGATOR = TraceContextTextMapPropagator()
-_MAX_TRACEPARENT_CHARS = 512
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]{1,400})?")
+"""W3C Trace Context, with the room that it leaves to later versions."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Statuses that are no errors of the gateway or its upstreams.
 _FINE = ("ok", "cancelled", "invalid_request")
@@ -64,9 +66,9 @@ class RequestTracer:
         self._timings = timings
 
     def span(self, request: GenerationRequest, *, request_id: str, traceparent: str | None) -> RequestSpan:
-        """The span of a request; `traceparent` is the client's, in W3C form. An overlong one is ignored: the
-        propagator would log it, and upstreams would get it."""
-        if traceparent is not None and len(traceparent) > _MAX_TRACEPARENT_CHARS:
+        """The span of a request; `traceparent` is the client's, in W3C form. Others are ignored: the propagator
+        would log them, and upstreams would get them."""
+        if traceparent is not None and not _TRACEPARENT.fullmatch(traceparent):
             traceparent = None
         parent = _PROPAGATOR.extract({"traceparent": traceparent}) if traceparent else None
         name = f"{OPERATIONS[request.endpoint]} {request.model}"

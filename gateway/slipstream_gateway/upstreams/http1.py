@@ -24,6 +24,8 @@ MAX_HEAD_BYTES = 64 * 1024
 DRAIN_S = 1.0
 _NEXT_ADDRESS_S = 0.25  # as RFC 8305 recommends
 _READ_BYTES = 32 * 1024  # at most about this much is buffered for a client that reads slowly
+_INTERIM = frozenset({100, 102, 103, 104})
+"""Responses that announce another one; the others below 200 would be waited for in vain."""
 _CLOSED = "the server closed the connection"
 
 
@@ -342,8 +344,12 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         headers, self._headers = self._headers, {}
         status, began = self._parser.get_status_code(), self._began
-        if status < 200 or began is None:
-            return  # announces a response
+        if began is None or status in _INTERIM:
+            return
+        if status < 200:  # 101 as well: no upgrade was requested
+            self._fail(NotHttp(f"its status is {status}"))
+            self.close()
+            return
         self._began = None
         self._response = Http1Response(self, status, headers)
         if not began.done():

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 import pytest
+from slipstream_gateway.grpc_server.bounds import Bounds
 from slipstream_gateway.grpc_server.call import Call
 from slipstream_gateway.grpc_server.server import serving
 from slipstream_gateway.grpc_server.status import CallFailed, Status
@@ -34,7 +35,7 @@ def serve() -> Serve:
     own task) and GiveUp (stops in the middle of a message that the client does not take)."""
 
     @contextlib.asynccontextmanager
-    async def run(*, drain_s: float = 5.0) -> AsyncIterator[Server]:
+    async def run(*, drain_s: float = 5.0, **bounds: float) -> AsyncIterator[Server]:
         [port] = lasting_ports(1)
         ended: list[str] = []
 
@@ -83,8 +84,7 @@ def serve() -> Serve:
             address,
             shared=False,
             drain_s=drain_s,
-            max_message_bytes=LARGEST_MESSAGE_BYTES,
-            max_held_bytes=HELD_BYTES,
+            bounds=Bounds(message_bytes=LARGEST_MESSAGE_BYTES, held_bytes=HELD_BYTES, **bounds),  # type: ignore[arg-type]
         ):
             yield Server(port, ended)
 

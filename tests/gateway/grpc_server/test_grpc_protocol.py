@@ -266,7 +266,7 @@ async def test_calls_over_the_limit_are_refused(serve: Serve) -> None:
 
 async def test_calls_that_are_reset_at_once_leave_nothing(serve: Serve) -> None:
     async with serve() as server, connected(server) as client:
-        for place in range(5000):
+        for place in range(4000):
             client.send(client.head(2 * place + 1), frame(RST_STREAM, 0, 2 * place + 1, bytes(4)))
             if place % 100 == 0:
                 await client.writer.drain()
@@ -401,3 +401,141 @@ async def test_what_reset_calls_have_sent_is_forgotten(serve: Serve) -> None:
             while len(kinds) < 2 and (found := await client.receive()) is not None:
                 kinds += [found.kind] if found.stream == 101 and found.kind in (HEADERS, DATA) else []
         assert kinds == [HEADERS, DATA], "an answer, not a status"
+
+
+FLOODS = {
+    "PING": frame(PING, 0, 0, bytes(8)),
+    "SETTINGS": frame(SETTINGS, 0, 0),
+    "acknowledged SETTINGS": frame(SETTINGS, 1, 0),
+    "WINDOW_UPDATE": frame(WINDOW_UPDATE, 0, 3, uint32(1)),
+    "PRIORITY": frame(FrameType(2), 0, 1, bytes(5)),
+    "unknown frames": HEADER.pack(0, 0, 0xFA, 0, 1),
+    "empty DATA": frame(DATA, 0, 1),
+    "padded DATA": frame(DATA, PADDED, 1, b"\x03" + bytes(3)),
+    "a message byte by byte": frame(DATA, 0, 1, b"\0"),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
+async def test_a_flood_of_frames_without_a_message_disconnects(serve: Serve, flood: bytes) -> None:
+    """CVE-2019-9511 to 9518."""
+    async with serve() as server, connected(server) as client:
+        client.send(client.head(), frame(DATA, 0, 1, b"\0\0\1\0\0"), flood * 20_000)
+        assert await client.end() == ErrorCode.ENHANCE_YOUR_CALM
+        await works(server)
+
+
+async def test_a_flood_of_trailers_of_an_ended_call_disconnects(serve: Serve) -> None:
+    async with serve() as server, connected(server) as client:
+        client.send(client.head(flags=END_HEADERS | END_STREAM))
+        while not (await client.receive_kind(HEADERS)).flags & END_STREAM:
+            pass
+        client.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x83") * 20_000)
+        assert await client.end() == ErrorCode.ENHANCE_YOUR_CALM
+
+
+async def test_a_flood_of_empty_continuations_disconnects(serve: Serve) -> None:
+    """CVE-2024-27316."""
+    async with serve() as server, connected(server) as client:
+        client.send(frame(HEADERS, 0, 1, client.encoder.encode(HEAD)), frame(CONTINUATION, 0, 1) * 20_000)
+        assert await client.end() == ErrorCode.ENHANCE_YOUR_CALM
+        await works(server)
+
+
+async def test_a_flood_of_calls_that_are_reset_disconnects(serve: Serve) -> None:
+    """CVE-2023-44487."""
+    async with serve() as server, connected(server) as client:
+        head = client.encoder.encode(HEAD)
+        for stream in range(1, 40_001, 2):
+            client.send(frame(HEADERS, END_HEADERS, stream, head), frame(RST_STREAM, 0, stream, bytes(4)))
+        assert await client.end() == ErrorCode.ENHANCE_YOUR_CALM
+        await works(server)
+
+
+async def test_a_header_block_that_resizes_the_table_without_end_disconnects(serve: Serve) -> None:
+    """Two changes of the size are allowed (RFC 7541, section 4.2)."""
+    async with serve() as server:
+        async with connected(server) as client:
+            client.send(frame(HEADERS, END_HEADERS, 1, b"\x20\x3f\xe1\x1f" + client.encoder.encode(HEAD)))
+            client.send(frame(DATA, END_STREAM, 1, MESSAGE))
+            assert (await client.receive_kind(DATA)).payload == MESSAGE
+        async with connected(server) as client:
+            client.send(frame(HEADERS, END_HEADERS, 1, b"\x3f\xe1\x1f" * 3))
+            assert await client.end() == ErrorCode.COMPRESSION_ERROR
+
+
+async def test_calls_that_are_answered_pay_for_their_control_frames(serve: Serve) -> None:
+    """Six frames without a message for each call, 3,000 times on one connection."""
+    async with serve() as server, connected(server) as client:
+        head = client.encoder.encode(HEAD)
+        for stream in range(1, 6_001, 2):
+            client.send(frame(HEADERS, END_HEADERS, stream, head), frame(DATA, 0, stream, MESSAGE))
+            client.send(*[frame(WINDOW_UPDATE, 0, each, uint32(7)) for each in (0, stream, 0, stream)])
+            client.send(frame(DATA, END_STREAM, stream))
+            assert (await client.receive_kind(DATA)).payload == MESSAGE
+
+
+async def test_other_tasks_run_between_the_frames_of_a_client(serve: Serve) -> None:
+    """9,000 frames that arrive at once take at least as many turns of the event loop as they are shares of 64."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with serve() as server, connected(server) as client:
+        counting = asyncio.ensure_future(count())
+        client.send(frame(PING, 0, 0, bytes(8)) * 9_000)
+        for _ in range(9_000):
+            await client.receive_kind(PING)
+        counting.cancel()
+        assert turns >= 9_000 // 64
+
+
+async def test_empty_messages_count_against_the_memory(serve: Serve) -> None:
+    """200,000 in one window, while their handler waits for the client's."""
+    async with serve() as server, connected(server, settings=struct.pack(">HI", 4, 0)) as client:
+        client.send(client.head(), *[frame(DATA, 0, 1, bytes(16_380))] * 60)
+        client.send(frame(WINDOW_UPDATE, 0, 1, uint32(1_000)))
+        await client.receive_kind(HEADERS)
+        assert status_of(await client.receive_kind(HEADERS)) == "8"
+
+
+async def test_a_connection_that_does_not_begin_is_closed(serve: Serve) -> None:
+    async with serve(preface_s=0.2) as server:
+        for sent in (b"", PREFACE[:5], PREFACE):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(sent)
+            assert await Client(reader, writer).end() == ErrorCode.PROTOCOL_ERROR
+            writer.close()
+        await works(server)
+
+
+async def test_idle_connections_make_room_for_new_ones(serve: Serve) -> None:
+    """One with a call stays, and so does one that had a call, as long as another has not."""
+    async with serve(connections=3) as server, connected(server) as busy, connected(server) as idle:
+        busy.send(busy.head(), frame(DATA, 0, 1, MESSAGE))
+        await busy.receive_kind(DATA)
+        idle.send(idle.head(), frame(DATA, END_STREAM, 1, MESSAGE))
+        await idle.receive_kind(DATA)
+        silent, *others = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(5)]
+        for reader, writer in (silent, *others[:-1]):
+            assert await Client(reader, writer).end() == ErrorCode.NO_ERROR
+            writer.close()
+        others[-1][1].close()
+        idle.send(idle.head(3), frame(DATA, END_STREAM, 3, MESSAGE))
+        assert (await idle.receive_kind(DATA)).payload == MESSAGE
+        busy.send(frame(DATA, END_STREAM, 1, MESSAGE))
+        assert (await busy.receive_kind(DATA)).payload == MESSAGE
+
+
+async def test_connections_over_the_limit_are_dropped(serve: Serve) -> None:
+    async with serve(connections=1) as server, connected(server) as busy:
+        busy.send(busy.head(), frame(DATA, 0, 1, MESSAGE))
+        await busy.receive_kind(DATA)
+        async with connected(server) as other:
+            assert await other.end() is None
+        busy.send(frame(DATA, END_STREAM, 1, MESSAGE))
+        assert (await busy.receive_kind(DATA)).payload == MESSAGE

@@ -340,3 +340,49 @@ def test_an_idle_client_that_has_not_read_its_answer_makes_room_too(app: App) ->
         with connect() as other:
             assert b"200 OK" in answered(other)
             assert len(server.server_state.connections) == 1
+
+
+BAD_HOSTS = (
+    "localhost:80@evil",
+    "evil@localhost",
+    "localhost/evil",
+    "localhost:80:80",
+    "local host",
+    "localhost#x",
+    "[::1",
+    "::1",
+    "[::1]x",
+    "[127.0.0.1",
+    "[1:2]",
+    "localhost:port",
+    "localhost:-1",
+    "\u00e9",
+    "localhost:123456",
+    "a%zz",
+)
+GOOD_HOSTS = (
+    "localhost",
+    "localhost:80",
+    "localhost:",
+    "",
+    "127.0.0.1:80",
+    "[::1]:80",
+    "[::ffff:127.0.0.1]",
+    "a_b.c-d",
+    "%61",
+)
+
+
+@pytest.mark.parametrize("host", BAD_HOSTS)
+def test_a_host_that_is_none_is_refused(connect_patiently: Connect, host: str) -> None:
+    """RFC 9112, 3.2; RFC 3986, 3.2.2."""
+    client = connect_patiently()
+    client.sendall(f"GET / HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+    assert refusal(all_of(client)) == (400, "Invalid header 'host': expected a host with or without a port.")
+
+
+@pytest.mark.parametrize("host", GOOD_HOSTS)
+def test_a_host_in_any_of_its_forms_is_served(connect_patiently: Connect, host: str) -> None:
+    client = connect_patiently()
+    client.sendall(f"GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+    assert all_of(client).startswith(b"HTTP/1.1 200 ")

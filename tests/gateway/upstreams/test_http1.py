@@ -125,7 +125,11 @@ async def test_a_request_arrives_as_written_and_the_head_of_its_response_too() -
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n3;x=y\r\nay!\r\n0\r\nt: v\r\n\r\n",
             b"okay!",
         ),
-        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK, b"ok"),
+        (
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+            + OK,
+            b"ok",
+        ),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
     ],
     ids=["length", "chunks", "announced", "no content"],
@@ -496,3 +500,17 @@ async def test_a_cancelled_request_leaves_the_connection_to_the_next_one(monkeyp
             await first
         assert (await following[0]).status == 200
     assert len(received) == 2
+
+
+@pytest.mark.parametrize("status", ["000", "001", "099", "101", "105", "199"])
+@pytest.mark.parametrize("rest", ["content-length: 2\r\n\r\nok", "upgrade: h2c\r\nconnection: upgrade\r\n\r\n", "\r\n"])
+async def test_a_status_below_200_that_announces_nothing_is_refused_at_once(status: str, rest: str) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(f"HTTP/1.1 {status} Odd\r\n{rest}".encode())
+        await reader.read()  # until the client leaves
+
+    async with serving(handler) as client:
+        with pytest.raises(NotHttp):
+            async with asyncio.timeout(PATIENCE_S / 2):
+                await ask(client)
