@@ -24,6 +24,16 @@ TOO_NEW = {
 }
 
 
+def rendered(render: Callable[..., list[JSON]], values: JSON, namespace: str) -> list[JSON]:
+    """What the test server knows of the chart's objects. The grace period of a probe came with Kubernetes 1.22."""
+    objects = [item for item in render(values, namespace=namespace) if item["apiVersion"] not in TOO_NEW]
+    workloads = [item for item in objects if item["kind"] in ("Deployment", "StatefulSet")]
+    for workload in workloads:
+        [container] = workload["spec"]["template"]["spec"]["containers"]
+        assert container["livenessProbe"].pop("terminationGracePeriodSeconds") == 5
+    return objects
+
+
 PRIORITY = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "serving"}, "value": 9}
 
 
@@ -33,7 +43,7 @@ def test_server_takes_every_object_that_it_knows(
 ) -> None:
     kube.client().apply_yaml([PRIORITY])
     values = {"plain": {}, "everything": everything, "namespaced": {**everything, "watchNamespaces": [namespace]}}[kind]
-    known = [item for item in render(values, namespace=namespace) if item["apiVersion"] not in TOO_NEW]
+    known = rendered(render, values, namespace)
     manifests = yaml.safe_dump_all(known)
     taken = kube.kubectl("apply", "--server-side", "--dry-run=server", "--filename=-", "--output=name", input=manifests)
     assert len(taken.splitlines()) == len(known) >= 15
@@ -43,7 +53,7 @@ def test_second_upgrade_changes_nothing(
     kube: KubeApiServer, render: Callable[..., list[JSON]], only: Callable[..., JSON], namespace: str
 ) -> None:
     client = kube.client()
-    objects = [item for item in render({}, namespace=namespace) if item["apiVersion"] not in TOO_NEW]
+    objects = rendered(render, {}, namespace)
     first = client.apply_yaml(objects)
     time.sleep(1.1)  # what is written anew differs by its time, which has seconds
     second = client.apply_yaml(objects)
