@@ -58,7 +58,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         NotNegative, option("requests that wait for a slot (beyond it: 429), and for a first server (503)")
     ] = 512
     queue_timeout_s: Annotated[Seconds, option("longest wait for a slot")] = 5.0
-    drain_s: Annotated[Seconds, option("time for open streams to finish after SIGTERM")] = 30.0
+    leave_s: Annotated[
+        NotNegative,
+        option(
+            "time after SIGTERM in which requests are accepted, and each response closes its connection",
+            metavar="SECONDS",
+        ),
+    ] = 0
+    drain_s: Annotated[Seconds, option("time for open streams to finish after that")] = 30.0
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):

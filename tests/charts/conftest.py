@@ -68,7 +68,6 @@ EVERYTHING: JSON = {
     "admissionPolicy": {"enabled": True},
     "operator": {
         "replicas": 2,
-        "leaderElection": {"enabled": True},
         "priorityClassName": "serving",
         "prometheusUrl": "http://prometheus.monitoring:9090",
     },
@@ -98,7 +97,7 @@ MATRIX: dict[str, JSON] = {
     "no-redis": {"redis": {"enabled": False}},
     "redis-by-url": {"redis": {"url": "rediss://:secret@cache.example.com:6380/1"}},
     "redis-by-secret": {"redis": {"existingSecret": {"name": "cache", "key": "address"}}},
-    "leader-election": {"operator": {"replicas": 3, "leaderElection": {"enabled": True}}},
+    "waiting-operators": {"operator": {"replicas": 3}},
     "bare": {
         "networkPolicy": {"enabled": False},
         "rbac": {"create": False, "aggregate": False, "killRole": {"create": False}},

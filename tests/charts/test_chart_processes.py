@@ -201,11 +201,6 @@ def test_keys_and_names_are_for_the_granted_alone_and_refused_pairs_say_why(
     assert f"'theirs' is not granted to namespace {release.namespace}" in condition["message"]
 
 
-ALONE: JSON = {}
-ELECTED: JSON = {"operator": {"leaderElection": {"enabled": True}}}
-
-
-@pytest.mark.parametrize("release", [ALONE, ELECTED], ids=["alone", "elected"], indirect=True)
 def test_operator_makes_children_and_writes_status(
     release: Release, kube: KubeApiServer, free_ports: Callable[[int], list[int]]
 ) -> None:

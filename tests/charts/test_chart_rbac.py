@@ -161,12 +161,9 @@ def test_viewer_reads_and_editor_changes_pairs_and_neither_writes_a_status(
             attempt()
 
 
-def test_lease_of_the_leader_is_written_with_leader_election_alone(render: Render, only: Only) -> None:
-    lease = ("coordination.k8s.io", "leases")
-    without = only(render(), "Role", "-operator-reports")
-    assert rights(without) == {lease: {"list", "watch", "delete"}}
-    elected = only(render({"operator": {"leaderElection": {"enabled": True}}}), "Role", "-operator-reports")
-    *_, create, own = elected["rules"]
+def test_the_operator_writes_its_own_lease_alone(render: Render, only: Only) -> None:
+    reports, create, own = only(render(), "Role", "-operator-reports")["rules"]
+    assert reports["verbs"] == ["list", "watch", "delete"]
     assert create["verbs"] == ["create"]
     assert (own["verbs"], own["resourceNames"]) == (["get", "update"], [LEASE_NAME])
 

@@ -137,15 +137,34 @@ def test_autoscaled_gateway_has_no_number_of_replicas(render: Render, only: Only
     assert (target["kind"], target["name"]) == ("Deployment", scaled["metadata"]["name"])
 
 
-def test_one_operator_goes_before_the_next_comes(render: Render, only: Only) -> None:
-    spec = only(render(), "Deployment", "-operator")["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-    objects = render({"operator": {"replicas": 2, "leaderElection": {"enabled": True}}})
-    elected = only(objects, "Deployment", "-operator")["spec"]
-    assert elected["replicas"] == 2
-    assert elected["strategy"]["type"] == "RollingUpdate"
-    assert "--leader-election" in elected["template"]["spec"]["containers"][0]["args"]
+def test_one_operator_works_however_many_run(render: Render, only: Only) -> None:
+    for replicas in (1, 2):
+        objects = render({"operator": {"replicas": replicas}})
+        spec = only(objects, "Deployment", "-operator")["spec"]
+        assert (spec["replicas"], spec["strategy"]["type"]) == (replicas, "RollingUpdate")
+        assert "--leader-election" in spec["template"]["spec"]["containers"][0]["args"]
     assert only(objects, "PodDisruptionBudget", "-operator")["spec"]["maxUnavailable"] == 1
+
+
+def test_hung_processes_are_replaced_without_their_time_to_drain(render: Render) -> None:
+    """A liveness kill waits for the grace period of the pod, or of the probe. Redis has to answer, not just to accept:
+    the kernel accepts for a frozen process."""
+    containers = [
+        container
+        for item in render()
+        if item["kind"] in ("Deployment", "StatefulSet")
+        for container in item["spec"]["template"]["spec"]["containers"]
+    ]
+    assert {container["name"] for container in containers} == {"gateway", "operator", "redis"}
+    for container in containers:
+        probe = container["livenessProbe"]
+        assert probe["terminationGracePeriodSeconds"] == 5
+        assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+        if container["name"] != "operator":  # clients wait for these two
+            frozen_s = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+            assert frozen_s + probe["terminationGracePeriodSeconds"] <= 40
+        if container["name"] == "redis":
+            assert probe["exec"]["command"] == container["readinessProbe"]["exec"]["command"] == ["redis-cli", "PING"]
 
 
 def test_gateway_has_time_to_drain(render: Render, only: Only) -> None:
@@ -153,7 +172,7 @@ def test_gateway_has_time_to_drain(render: Render, only: Only) -> None:
     pod = only(render(values), "Deployment", "-gateway")["spec"]["template"]["spec"]
     [container] = pod["containers"]
     assert "--drain=45" in container["args"]
-    assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "7"]
+    assert "--leave=7" in container["args"]
     assert pod["terminationGracePeriodSeconds"] == 7 + 45 + 10
 
 

@@ -93,7 +93,7 @@ def test_schema_refuses_unknown_keys_everywhere(chart: Chart) -> None:
         ({"gateway": {"service": {"port": 0}}}, "/gateway/service/port"),
         ({"gateway": {"ingress": {"enabled": True}}}, "/gateway/ingress/hosts"),
         ({"gateway": {"logLevel": "verbose"}}, "/gateway/logLevel"),
-        ({"operator": {"leaderElection": {"lease": "x"}}}, "lease"),
+        ({"operator": {"leaderElection": {"enabled": True}}}, "leaderElection"),
         ({"redis": {"url": "cache.example.com:6379"}}, "/redis/url"),
         ({"redis": {"password": 'a"b'}}, "/redis/password"),
         ({"redis": {"storage": {"size": "1"}}}, "/redis/storage/size"),
@@ -116,7 +116,6 @@ def test_wrong_value_is_refused_by_name(chart: Chart, values: JSON, named: str) 
             "redis: set url or existingSecret.name, not both",
         ),
         ({"watchNamespaces": ["*", "team-a"]}, 'watchNamespaces: "*" means all namespaces and must be the only entry'),
-        ({"operator": {"replicas": 2}}, "operator.replicas: 2 replicas require operator.leaderElection.enabled=true"),
         (
             {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 3}}},
             "maxReplicas 3 is below minReplicas 5",

@@ -168,9 +168,6 @@ without --namespace serves all of them.
 {{- fail "watchNamespaces: \"*\" means all namespaces and must be the only entry" -}}
 {{- end -}}
 {{- include "slipstream.checkNarrowing" . -}}
-{{- if and (gt (int .Values.operator.replicas) 1) (not .Values.operator.leaderElection.enabled) -}}
-{{- fail (printf "operator.replicas: %d replicas require operator.leaderElection.enabled=true, otherwise they overwrite each other's changes" (int .Values.operator.replicas)) -}}
-{{- end -}}
 {{- if not (or .Values.gateway.auth.existingSecret.name .Values.gateway.auth.allowAnonymous) -}}
 {{- fail "gateway.auth: set existingSecret.name to a Secret with API keys, or allowAnonymous=true to permit requests without keys" -}}
 {{- end -}}

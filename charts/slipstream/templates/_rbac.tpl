@@ -85,7 +85,6 @@
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [list, watch, delete]
-{{- if .Values.operator.leaderElection.enabled }}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]
@@ -93,7 +92,6 @@
   resources: [leases]
   resourceNames: [slipstream-operator]
   verbs: [get, update]
-{{- end }}
 {{- end -}}
 
 {{/* Permissions of a person for `slipstream kill` and for kubectl patch. */}}

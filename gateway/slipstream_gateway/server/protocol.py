@@ -25,13 +25,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from slipstream_gateway.api.port_router import Asgi
 from slipstream_gateway.server.bounds import Bounds, Refused, check_head
 from slipstream_gateway.server.cycle import Cycle
+from slipstream_gateway.server.leaving import Leaving
 
 _RESET = struct.pack("ii", 1, 0)
 
 
-def bounded_http(bounds: Bounds) -> type[asyncio.Protocol]:
-    """The value of uvicorn's option `http`: constructs a protocol for each connection of one worker."""
-    return cast("type[asyncio.Protocol]", functools.partial(BoundedHttp, bounds=bounds, worker=_Worker(bounds)))
+def bounded_http(bounds: Bounds, leaving: Leaving) -> type[asyncio.Protocol]:
+    """The value of uvicorn's option `http`: constructs a protocol for each connection of one worker. Once that is
+    `leaving`, each response is the last one of its connection."""
+    worker = _Worker(bounds, leaving)
+    return cast("type[asyncio.Protocol]", functools.partial(BoundedHttp, bounds=bounds, worker=worker))
 
 
 class _Worker:
@@ -42,7 +45,8 @@ class _Worker:
     idle. A connection is idle from its start, and again from the end of a response, until the head of a request is
     complete: sending a head bit by bit does not make a connection younger."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, leaving: Leaving) -> None:
+        self.leaving = leaving
         self.free_bytes = bounds.bodies_bytes
         self.idle: dict[BoundedHttp, None] = {}
 
@@ -167,7 +171,8 @@ class BoundedHttp(HttpToolsProtocol):
             return  # the parser now omits the body; see `_ignore_upgrade`
         self._body_bytes = self._message_bytes = 0
         self._fill_scope(method, version)
-        keep_alive = not is_crowded and version != "1.0" and self.parser.should_keep_alive()
+        is_last = is_crowded or self._worker.leaving.has_begun
+        keep_alive = not is_last and version != "1.0" and self.parser.should_keep_alive()
         self._begin(self.scope, self.app, keep_alive=keep_alive)
         self.headers = []  # receives the trailers, which are ignored
 

@@ -24,6 +24,7 @@ from slipstream_gateway.api.monitoring import LIVE, READY
 from slipstream_gateway.api.port_router import PortRouter
 from slipstream_gateway.app.app import build_app
 from slipstream_gateway.server.bounds import SPARE_CONNECTIONS, Bounds, tune
+from slipstream_gateway.server.leaving import Leaving, LeavingServer
 from slipstream_gateway.server.process import give_large_blocks_back, raise_open_files
 from slipstream_gateway.server.protocol import bounded_http
 from slipstream_gateway.server.supervisor import WorkerServer, supervise
@@ -37,8 +38,8 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
-    """Serves until SIGTERM or SIGINT. Returns when the last stream has ended or the drain limit has passed. A second
-    signal of the same kind ends the process at once, even if it hangs. `manifest` is the valid manifest that was read
+    """Serves until SIGTERM or SIGINT, and after SIGTERM for `limits.leave_s`. Returns when the last stream has ended or
+    the drain limit has passed. A second signal of the same kind ends the process at once, even if it hangs. `manifest` is the valid manifest that was read
     at the start; None without a manifest file.
 
     Raises `CommandError` if the address is not available, or if workers no longer start.
@@ -57,7 +58,8 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
         print(f"Envoy's filter on {settings.ext_proc}", file=sys.stderr, flush=True)
     settings = msgspec.structs.replace(settings, limits=_within_open_files(settings.limits))
     if settings.workers == 1:
-        _Server(_config(settings)).run(sockets=listeners)
+        leaving = Leaving(settings.limits.leave_s)
+        _Server(_config(settings, leaving), leaving).run(sockets=listeners)
         return
     with tempfile.TemporaryDirectory(prefix="slipstream-", ignore_cleanup_errors=True) as folder:
         shared = msgspec.structs.replace(settings, metrics_folder=Path(folder))
@@ -92,19 +94,22 @@ def check_apart(public: socket.socket, admin: socket.socket) -> None:
         )
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server, which drains at the first signal. The kernel handles the second signal of the same kind, so
-    that nothing in the process can block it. After the drain the exit is a success: uvicorn would raise the signal
-    again."""
+class _Server(LeavingServer):
+    """Leaves at SIGTERM, and drains at SIGINT. The kernel handles the second signal of the same kind, so that nothing
+    in the process can block it. After the drain the exit is a success: uvicorn would raise the signal again."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         signal.signal(sig, signal.SIG_DFL)
-        self.should_exit = True
+        if sig == signal.SIGTERM:
+            self.leaving.begin()
+        else:
+            self.should_exit = True
 
 
 def _work(settings: GatewaySettings, listeners: list[socket.socket]) -> None:
     """Runs one of several workers."""
-    WorkerServer(_config(settings)).run(sockets=listeners)
+    leaving = Leaving(settings.limits.leave_s)
+    WorkerServer(_config(settings, leaving), leaving).run(sockets=listeners)
 
 
 def _build(settings: GatewaySettings) -> PortRouter:
@@ -113,12 +118,12 @@ def _build(settings: GatewaySettings) -> PortRouter:
     return build_app(settings, owns_process=True)
 
 
-def _config(settings: GatewaySettings) -> uvicorn.Config:
+def _config(settings: GatewaySettings, leaving: Leaving) -> uvicorn.Config:
     return uvicorn.Config(
         functools.partial(_build, settings),
         factory=True,
         loop="uvloop",
-        http=bounded_http(Bounds(bodies_bytes=settings.limits.max_bodies_bytes, probes=_PROBES)),
+        http=bounded_http(Bounds(bodies_bytes=settings.limits.max_bodies_bytes, probes=_PROBES), leaving),
         limit_concurrency=_max_connections(settings.limits),
         ws="none",
         lifespan="on",

@@ -22,6 +22,8 @@ import uvicorn
 from slipstream_core.errors import CommandError
 from uvicorn.config import STARTUP_FAILURE
 
+from slipstream_gateway.server.leaving import Leaving, LeavingServer
+
 HANG_S = 60.0
 _TICK_S = 0.5
 _STDERR = 2
@@ -29,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 def supervise(start: Callable[[], None], count: int, listeners: Sequence[socket.socket]) -> None:
-    """Runs `start` in the processes `worker-0` to `worker-<count - 1>` until SIGTERM or SIGINT. Then connections are
-    refused, and the workers drain. A second signal of the same kind kills them.
+    """Runs `start` in the processes `worker-0` to `worker-<count - 1>` until SIGTERM or SIGINT. Then the workers leave
+    and drain; they refuse connections when they drain. A second signal of the same kind kills them.
 
     A worker that ends is replaced. The replacement has the same name, and so has all that is identified by it, such as
     the report to a cluster. Raises `CommandError` if a worker fails to start: a new one would fail, too.
@@ -78,16 +80,21 @@ def _replacement(name: str, ended: SpawnProcess | None, start: Callable[[], None
     return worker
 
 
-class WorkerServer(uvicorn.Server):
-    """The server of a worker. It drains at a signal, or if the supervisor has died. If its event loop is blocked for
-    `hang_s`, the process ends with the stacks of its threads on stderr, and the supervisor replaces it."""
+class WorkerServer(LeavingServer):
+    """The server of a worker. It leaves at SIGTERM, and drains at SIGINT, or if the supervisor has died. If its event
+    loop is blocked for `hang_s`, the process ends with the stacks of its threads on stderr, and the supervisor replaces
+    it."""
 
-    def __init__(self, config: uvicorn.Config, *, hang_s: float = HANG_S) -> None:
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, leaving: Leaving, *, hang_s: float = HANG_S) -> None:
+        super().__init__(config, leaving)
         self._hang_s = hang_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.should_exit = True  # a second signal changes nothing: a service manager may send one to each process
+        # A second signal changes nothing: a service manager may send one to each process.
+        if sig == signal.SIGTERM:
+            self.leaving.begin()
+        else:
+            self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:  # once a second

@@ -80,6 +80,9 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
             "runAsNonRoot": True,
             "runAsUser": USER,
             "runAsGroup": USER,
+            # A new block volume belongs to root; the weights are written to it by the user.
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumes": [

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import uvicorn
 from slipstream_gateway.server.bounds import Bounds, tune
+from slipstream_gateway.server.leaving import Leaving
 from slipstream_gateway.server.protocol import bounded_http
 
 from tests.support.polling import PATIENCE_S, eventually
@@ -70,7 +71,7 @@ def app() -> App:
 def serving(app: App, bounds: Bounds = PATIENT, **more: Any) -> Iterator[tuple[Connect, uvicorn.Server]]:
     listener = socket.create_server(("127.0.0.1", 0))
     tune(listener)
-    http = bounded_http(bounds)
+    http = bounded_http(bounds, Leaving())
     config = uvicorn.Config(app, http=http, loop="uvloop", ws="none", lifespan="off", log_level="warning", **more)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

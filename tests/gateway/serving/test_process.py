@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -10,7 +11,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,8 @@ from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committe
 from tests.support.gateway_process import Process, is_refused, read_all, stream, workers_of
 from tests.support.polling import PATIENCE_S, eventually
 
+CLIENTS = 10
+JSON_TYPE = {"content-type": "application/json"}
 NO_VARIABLES: Mapping[str, str] = {}
 
 
@@ -51,6 +57,61 @@ def test_sigterm_stops_accepting_finishes_streams_and_exits_0(
     assert b"w59 " in answer
     assert b"data: [DONE]" in answer
     assert process.child.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_rolling_restart_loses_no_request_of_a_kept_connection(
+    start: Callable[..., Process], openai_server: Callable[..., Any], workers: int
+) -> None:
+    """Clients keep connections and ask again and again, as in a rolling restart: two gateways, and the first one is told
+    to end. A client connects to the second one when a response has ended its connection."""
+    manifest = manifest_text([openai_server().url])
+    old, new = (start(manifest, "--workers", str(workers), "--leave", "2") for _ in range(2))
+    stopped = threading.Event()
+
+    def ask() -> int:
+        """How many requests the second gateway answered."""
+        moved, connection = 0, http.client.HTTPConnection("127.0.0.1", old.port, timeout=PATIENCE_S)
+        while not stopped.is_set():
+            connection.request("POST", "/v1/chat/completions", json.dumps(chat("tokens=1")), JSON_TYPE)
+            response = connection.getresponse()
+            assert response.status == 200
+            assert b"choices" in response.read()
+            moved += connection.port == new.port
+            time.sleep(0.02)
+            if response.will_close:
+                connection = http.client.HTTPConnection("127.0.0.1", new.port, timeout=PATIENCE_S)
+        connection.close()
+        return moved
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(ask) for _ in range(CLIENTS)]
+        try:
+            time.sleep(0.5)
+            old.child.send_signal(signal.SIGTERM)
+            assert not is_refused(old), "it serves on"
+            assert old.child.wait(PATIENCE_S) == 0
+        finally:
+            stopped.set()
+        assert all(client.result() for client in clients)
+
+
+def test_a_leaving_gateway_closes_each_connection_after_its_response(
+    start: Callable[..., Process], openai_server: Callable[..., Any]
+) -> None:
+    process = start(manifest_text([openai_server().url]), "--leave", "2")
+    kept = http.client.HTTPConnection("127.0.0.1", process.port, timeout=PATIENCE_S)
+    kept.request("GET", "/health/live")
+    first = kept.getresponse()
+    first.read()
+    assert first.getheader("connection") is None
+    began = time.monotonic()
+    process.child.send_signal(signal.SIGTERM)
+    eventually(lambda: httpx.get(f"{process.url}/health/live").headers.get("connection") == "close")
+    kept.request("GET", "/health/live")
+    assert kept.getresponse().getheader("connection") == "close"
+    assert process.child.wait(PATIENCE_S) == 0
+    assert time.monotonic() - began >= 2
 
 
 def test_drain_limit_ends_streams_with_an_error_event(

@@ -19,6 +19,7 @@ from tests.support.polling import PATIENCE_S, eventually
 # Its only request blocks the event loop.
 PROGRAM = """
 import socket, time, uvicorn
+from slipstream_gateway.server.leaving import Leaving
 from slipstream_gateway.server.supervisor import WorkerServer
 
 async def block_the_loop(scope, receive, send):
@@ -27,7 +28,7 @@ async def block_the_loop(scope, receive, send):
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
 config = uvicorn.Config(block_the_loop, lifespan="off", log_level="warning")
-WorkerServer(config, hang_s=2).run(sockets=[listener])
+WorkerServer(config, Leaving(), hang_s=2).run(sockets=[listener])
 """
 
 

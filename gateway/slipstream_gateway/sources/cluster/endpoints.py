@@ -1,11 +1,15 @@
-"""The addresses of ready servers, from EndpointSlices.
+"""The addresses of a pair's servers, from EndpointSlices.
+
+Without a ready server, a Service's requests go to those that leave but still serve, as kube-proxy does it (KEP-1669).
+Without these, they go to the last ones that are still listed, like those of Envoy's panic mode: a node whose kubelet is
+silent makes its pods unready, and their servers may be well. The gateway's own checks eject those that are not.
 
 `discovery.k8s.io/v1` and `v1beta1` agree in the fields that are read here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slipstream_core.kube.client import Json
@@ -23,9 +27,26 @@ def service_of(piece: Mapping[str, Any]) -> str | None:
     return f"{metadata.get('namespace')}/{service}" if service else None
 
 
-def ready_addresses(slices: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The addresses of all ready servers in the slices of one Service, each once, in a stable order: `grpc://host:port`
-    where they have a port for gRPC, as Triton does, else `http://host:port`.
+def is_ready(conditions: Mapping[str, Any]) -> bool:
+    """By the API's rules: a missing condition means ready, and not terminating."""
+    return conditions.get("ready") is not False and conditions.get("terminating") is not True
+
+
+def is_serving(conditions: Mapping[str, Any]) -> bool:
+    """Whether a server answers, although its pod may be ending. A missing condition says nothing of that."""
+    return conditions.get("serving") is True
+
+
+def is_staying(conditions: Mapping[str, Any]) -> bool:
+    """Whether a server's pod is not ending."""
+    return conditions.get("terminating") is not True
+
+
+def addresses(
+    slices: Iterable[Mapping[str, Any]], condition: Callable[[Mapping[str, Any]], bool] = is_ready
+) -> tuple[str, ...]:
+    """The addresses of all servers under `condition` in the slices of one Service, each once, in a stable order:
+    `grpc://host:port` where they have a port for gRPC, as Triton does, else `http://host:port`.
 
     A Service with both families has every pod twice: its IPv4 addresses are taken, where it has any.
     """
@@ -34,7 +55,7 @@ def ready_addresses(slices: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
         family = piece.get("addressType")
         address = _address(piece.get("ports") or ())
         if family in by_family and address is not None:
-            hosts = _ready_hosts(piece.get("endpoints") or ())
+            hosts = _hosts(piece.get("endpoints") or (), condition)
             by_family[family] |= {address.format(f"[{host}]" if family == "IPv6" else host) for host in hosts}
     return next((tuple(sorted(found)) for found in by_family.values() if found), ())
 
@@ -69,18 +90,15 @@ def _address(ports: Sequence[Mapping[str, Any]]) -> str | None:
     return next((f"{scheme}://{{}}:{by_name[name]}" for name, scheme in schemes.items() if name in by_name), None)
 
 
-def _ready_hosts(endpoints: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """By the API's rules: a missing condition means ready, and not terminating."""
+def _hosts(endpoints: Iterable[Mapping[str, Any]], condition: Callable[[Mapping[str, Any]], bool]) -> Iterator[str]:
     for endpoint in endpoints:
-        conditions = endpoint.get("conditions") or {}
-        if conditions.get("ready") is False or conditions.get("terminating") is True:
-            continue
-        # All addresses of an endpoint are the same pod; consumers take the first.
-        yield from (endpoint.get("addresses") or ())[:1]
+        if condition(endpoint.get("conditions") or {}):
+            # All addresses of an endpoint are the same pod; consumers take the first.
+            yield from (endpoint.get("addresses") or ())[:1]
 
 
 class Endpoints:
-    """The ready addresses of all Services, by `namespace/name`.
+    """The addresses of all Services, by `namespace/name`.
 
     `preloaded` are those that were known before the cluster was asked: they count until it has listed the namespace.
     """
@@ -91,7 +109,7 @@ class Endpoints:
         self._listed: set[str | None] = set()
 
     def of(self, service: str) -> tuple[str, ...]:
-        """The ready servers of `service`. While they are not known, its name, which DNS resolves."""
+        """The servers of `service`. While they are not known, its name, which DNS resolves."""
         found = self._addresses.get(service)
         if found is not None:
             return found
@@ -137,11 +155,15 @@ class Endpoints:
 
     def _refresh(self, service: str) -> None:
         pieces = self._slices.get(service)
-        if pieces:
-            self._addresses[service] = ready_addresses(pieces.values())
-        else:
+        if not pieces:
             self._slices.pop(service, None)
             self._addresses.pop(service, None)
+            return
+        found = addresses(pieces.values()) or addresses(pieces.values(), is_serving)
+        if not found:
+            staying = addresses(pieces.values(), is_staying)
+            found = tuple(each for each in self._addresses.get(service, ()) if each in staying)
+        self._addresses[service] = found
 
 
 def _within(service: str, namespace: str | None) -> bool:
