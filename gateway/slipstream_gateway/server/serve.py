@@ -39,8 +39,8 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
     """Serves until SIGTERM or SIGINT, and after SIGTERM for `limits.leave_s`. Returns when the last stream has ended or
-    the drain limit has passed. A second signal of the same kind ends the process at once, even if it hangs. `manifest` is the valid manifest that was read
-    at the start; None without a manifest file.
+    the drain limit has passed. A second signal of the same kind ends the process at once, even if it hangs. `manifest`
+    is the valid manifest that was read at the start; None without a manifest file.
 
     Raises `CommandError` if the address is not available, or if workers no longer start.
     """

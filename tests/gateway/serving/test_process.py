@@ -63,8 +63,8 @@ def test_sigterm_stops_accepting_finishes_streams_and_exits_0(
 def test_a_rolling_restart_loses_no_request_of_a_kept_connection(
     start: Callable[..., Process], openai_server: Callable[..., Any], workers: int
 ) -> None:
-    """Clients keep connections and ask again and again, as in a rolling restart: two gateways, and the first one is told
-    to end. A client connects to the second one when a response has ended its connection."""
+    """Clients keep connections and ask again and again, as in a rolling restart: two gateways, and the first one is
+    told to end. A client connects to the second one when a response has ended its connection."""
     manifest = manifest_text([openai_server().url])
     old, new = (start(manifest, "--workers", str(workers), "--leave", "2") for _ in range(2))
     stopped = threading.Event()
