@@ -12,6 +12,7 @@ from helm_python import HelmError
 from helm_python.chart import Chart
 from helm_python.config import Config
 
+from tests.charts.conftest import before_1_22
 from tests.support.kube import KubeApiServer
 
 JSON = dict[str, Any]
@@ -25,17 +26,8 @@ TOO_NEW = {
 
 @pytest.fixture
 def render(render: Callable[..., list[JSON]]) -> Callable[..., list[JSON]]:
-    """Without the grace period of probes, which came with Kubernetes 1.22."""
-
-    def rendered(*args: Any, **kwargs: Any) -> list[JSON]:
-        objects = render(*args, **kwargs)
-        for item in objects:
-            if item["kind"] in ("Deployment", "StatefulSet"):
-                [container] = item["spec"]["template"]["spec"]["containers"]
-                del container["livenessProbe"]["terminationGracePeriodSeconds"]
-        return objects
-
-    return rendered
+    """What the test server knows of the chart's objects."""
+    return lambda *args, **kwargs: [before_1_22(item) for item in render(*args, **kwargs)]
 
 
 PRIORITY = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "serving"}, "value": 9}

@@ -18,6 +18,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, BusyLoadingError
 from redis.exceptions import ConnectionError as NotThereError
 
+from tests.charts.conftest import before_1_22
 from tests.support.kube import KubeApiServer
 from tests.support.polling import PATIENCE_S, eventually
 
@@ -99,7 +100,8 @@ def upgrades(
             values = {"gateway": {"auth": {"allowAnonymous": True}}, "redis": redis}
             files = config.render(chart, values, name="demo", namespace=namespace, is_upgrade=True)
             texts = [text for path, text in files.items() if "/redis" in path]
-            applied = kube.client().apply_yaml([item for text in texts for item in yaml.safe_load_all(text)])
+            objects = [before_1_22(item) for text in texts for item in yaml.safe_load_all(text)]
+            applied = kube.client().apply_yaml(objects)
             versions.append({item["kind"]: item["metadata"]["resourceVersion"] for item in applied})
             passwords += [decoded(item)["password"] for item in applied if item["kind"] == "Secret"]
     assert set(versions[0]) == {"PersistentVolumeClaim", "Secret", "Service", "StatefulSet"}

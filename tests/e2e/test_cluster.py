@@ -200,8 +200,8 @@ def kill_under_streams(cluster: Cluster) -> None:
     undisturbed = text_of(cluster.ask(SUMMARY, max_tokens=160, stream=True).text)
     with Streams(cluster, SUMMARY, clients=4) as streams:
         until("streams", lambda: len(streams.answers) >= 4)
+        killed_s = time.monotonic()  # a stream that begins while kubectl ends may be plain already
         cluster.kubectl("patch", "modelpair", "support", "--type", "merge", "-p", '{"spec":{"killSwitch":true}}')
-        killed_s = time.monotonic()
         all_decide(cluster, SUMMARY, "reason", "kill_switch")
         landed_s = time.monotonic()
         until("more streams", lambda: any(answer.began_s > landed_s for answer in streams.answers))
