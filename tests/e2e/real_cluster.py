@@ -77,11 +77,13 @@ class Cluster:
         classes = self.get("speculationpolicy").get("status", {}).get("classes", ())
         return next((each for each in classes if each["name"] == name), {})
 
-    def ask(self, text: str, *, is_drawn: bool = True, **options: Any) -> httpx.Response:
-        """One request to the next gateway; it must succeed. `is_drawn`: it may be held back."""
+    def ask(self, text: str, *, is_drawn: bool = True, mode: str = "auto", **options: Any) -> httpx.Response:
+        """One request to the next gateway; it must succeed. `is_drawn`: it may be held back. `mode`: the client's wish,
+        where the policy allows one."""
         body = self._body(text, **options)
         url = f"{next(self._turn).url}/v1/chat/completions"
-        response = self._http.post(url, json=body, headers={} if is_drawn else {"x-slipstream-learn": "off"})
+        headers = {"x-slipstream-mode": mode, **({} if is_drawn else {"x-slipstream-learn": "off"})}
+        response = self._http.post(url, json=body, headers=headers)
         assert response.status_code == 200, response.text
         return response
 
@@ -170,9 +172,11 @@ class Stream(NamedTuple):
 
 
 class Streams:
-    """Streams of one text by several clients, one after the other, for as long as the context lasts."""
+    """Streams of one text by several clients, one after the other, for as long as the context lasts. `mode` as for
+    `Cluster.ask`: a longer answer's class may not be promoted yet."""
 
-    def __init__(self, cluster: Cluster, text: str, *, clients: int, max_tokens: int = 160) -> None:
+    def __init__(self, cluster: Cluster, text: str, *, clients: int, max_tokens: int = 160, mode: str = "auto") -> None:
+        self._mode = mode
         self._cluster = cluster
         self._max_tokens = max_tokens
         self._text = text
@@ -196,7 +200,7 @@ class Streams:
         while not self._over.is_set():
             began_s = time.monotonic()
             options = {"max_tokens": self._max_tokens, "stream": True, "stream_options": {"include_usage": True}}
-            response = self._cluster.ask(self._text, is_drawn=False, **options)
+            response = self._cluster.ask(self._text, is_drawn=False, mode=self._mode, **options)
             text, arm, resumed = text_of(response.text), response.headers["x-slipstream-arm"], resumed_of(response.text)
             self.answers.append(Stream(began_s, time.monotonic(), arm, text, resumed))
 

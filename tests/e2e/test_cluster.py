@@ -198,7 +198,7 @@ def test_class_is_promoted_rolled_back_alone_and_comes_back_with_a_new_spec(
 def kill_under_streams(cluster: Cluster) -> None:
     """A kill amid streams: not a token differs from an undisturbed run, and nothing new speculates."""
     undisturbed = text_of(cluster.ask(SUMMARY, max_tokens=160, stream=True).text)
-    with Streams(cluster, SUMMARY, clients=4) as streams:
+    with Streams(cluster, SUMMARY, clients=4, mode="speculative") as streams:
         until("streams", lambda: len(streams.answers) >= 4)
         killed_s = time.monotonic()  # a stream that begins while kubectl ends may be plain already
         cluster.kubectl("patch", "modelpair", "support", "--type", "merge", "-p", '{"spec":{"killSwitch":true}}')

@@ -50,7 +50,12 @@ class Deployment:
     def decided(self, key: str, load: float) -> tuple[Arm, Reason]:
         rng = self.rng
         draws = Draws(
-            hold_back=rng.random(), exploration=rng.random(), draft_length=0.9, parity=1.0, rollout=rng.random()
+            hold_back=rng.random(),
+            exploration=rng.random(),
+            draft_length=0.9,
+            parity=1.0,
+            rollout=rng.random(),
+            canary=1.0,
         )
         forecast = forecast_for(self.learner, observe(key=key), load=load)
         found = decide(DecisionInputs(cases.request(), cases.profile(), self.route, forecast=forecast, draws=draws))
