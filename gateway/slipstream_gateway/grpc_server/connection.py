@@ -9,8 +9,8 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
-from slipstream_gateway.grpc_server.bounds import Bounds
 from slipstream_gateway.grpc_server.call import RECEIVE_WINDOW_BYTES, Call
+from slipstream_gateway.grpc_server.connections import Connections
 from slipstream_gateway.grpc_server.frames import (
     EMPTY_TABLE,
     FRAME_BYTES,
@@ -30,21 +30,17 @@ from slipstream_gateway.grpc_server.frames import (
     uint32,
     without_padding,
 )
-from slipstream_gateway.grpc_server.header_blocks import MAX_HEADER_BYTES, HeaderBlocks
-from slipstream_gateway.grpc_server.memory import Memory
+from slipstream_gateway.grpc_server.header_blocks import MAX_HEADER_BYTES, Block, HeaderBlocks
+from slipstream_gateway.grpc_server.outbox import WOKEN_CALLS, Outbox
 from slipstream_gateway.grpc_server.overhead import Overhead
 from slipstream_gateway.grpc_server.status import CallFailed, Status
-from slipstream_gateway.grpc_server.turns import Turns
 
 Handler = Callable[[Call], Awaitable[None]]
 
 _MAX_CALLS = 1024
-_OUTBOX_BYTES = 256 * 1024  # beyond which calls wait for the next turn of the event loop
-_MAX_UNSENT_BYTES = 4 * 1024 * 1024  # of answers to control frames and refused calls, for a client that reads nothing
 _CLOSE_S = 1.0  # for a connection that is being closed, until it is aborted
 _SHORT_BYTES = 1024  # a part of a message that is shorter counts as a frame that carries nothing
 _HEADER_BYTES = 32  # decoding them costs as much as a small frame
-_WOKEN_CALLS = 16  # and so does waking these
 _CONNECTION_WINDOW_BYTES = 64 * 1024 * 1024
 _SETTINGS = settings(
     {
@@ -56,41 +52,18 @@ _SETTINGS = settings(
 _log = logging.getLogger(__name__)
 
 
-class Connections:
-    """What the connections of one server share. `open` has them by age."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
-        self.memory = Memory(bounds.held_bytes)
-        self.turns = Turns()
-        self.open: dict[Connection, None] = {}
-
-    def add(self, connection: Connection) -> bool:
-        """Makes room for a new connection; False if there is none."""
-        if len(self.open) >= self.bounds.connections:
-            idle = [each for each in self.open if each.is_idle]
-            if not idle:
-                return False
-            min(idle, key=lambda each: each.has_served).retire()
-        self.open[connection] = None
-        return True
-
-
 class Connection(asyncio.Protocol):
-    """Serves the calls of one client: `handlers` by path.
-
-    What is sent within one turn of the event loop leaves in one system call.
-    """
+    """Serves the calls of one client: `handlers` by path."""
 
     def __init__(self, handlers: Mapping[str, Handler], connections: Connections) -> None:
         self.max_message_bytes = connections.bounds.message_bytes
         self.memory = connections.memory
         self.send_window_bytes = WINDOW_BYTES
-        self.is_full = False
         self._handlers = handlers
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
+        self._outbox: Outbox
         self._overhead = Overhead(self._loop.time)
         self._turns = connections.turns
         self._rest = b""
@@ -98,9 +71,6 @@ class Connection(asyncio.Protocol):
         self._preface_timer: asyncio.TimerHandle | None = None
         self._has_preface = False
         self._has_settings = False
-        self._outbox: list[bytes] = []
-        self._outbox_bytes = 0
-        self._is_paused = False
         self._has_empty_table = False
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._calls: dict[int, Call] = {}
@@ -108,8 +78,6 @@ class Connection(asyncio.Protocol):
         self._last_stream = 0
         self._stream_window_bytes = WINDOW_BYTES  # of new streams, as the client wants it
         self._ungranted_bytes = 0
-        self._writers: list[asyncio.Future[None]] = []
-        self._open_block: tuple[int, int, bytearray] | None = None  # stream, flags, and its header block so far
         self._header_blocks = HeaderBlocks()
         self._is_ending = False
         self._is_broken = False  # nothing more is read or written
@@ -128,6 +96,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._outbox = Outbox(self._transport, self._turns)
         if not self._connections.add(self):
             self._transport.abort()
             return
@@ -135,23 +104,22 @@ class Connection(asyncio.Protocol):
         if (sock := transport.get_extra_info("socket")) is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that is gone says nothing
         growth = _CONNECTION_WINDOW_BYTES - WINDOW_BYTES
-        self._send(_SETTINGS + frame(FrameType.WINDOW_UPDATE, 0, 0, uint32(growth)))
+        self._outbox.send(_SETTINGS + frame(FrameType.WINDOW_UPDATE, 0, 0, uint32(growth)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.open.pop(self, None)
         if self._preface_timer is not None:
             self._preface_timer.cancel()
         self._abort_all()
-        self._wake_writers()
+        self._outbox.wake_writers()
         if not self._lost.done():
             self._lost.set_result(None)
 
     def pause_writing(self) -> None:
-        self._is_paused = self.is_full = True
+        self._outbox.pause()
 
     def resume_writing(self) -> None:
-        self._is_paused = False
-        self._set_fullness()
+        self._outbox.resume()
 
     def data_received(self, data: bytes) -> None:
         self._rest = self._rest + data if self._rest else data
@@ -188,15 +156,17 @@ class Connection(asyncio.Protocol):
     def send_frame(self, kind: FrameType, flags: int, stream: int, payload: bytes) -> None:
         if kind == FrameType.DATA:
             self._overhead.earn()
-        self._send(frame(kind, flags, stream, payload))
+        self._outbox.send(frame(kind, flags, stream, payload))
 
     def grant(self, stream: int, size: int) -> None:
         self.send_frame(FrameType.WINDOW_UPDATE, 0, stream, uint32(size))
 
+    @property
+    def is_full(self) -> bool:
+        return self._outbox.is_full
+
     async def writable(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._writers.append(waiter)
-        await waiter
+        await self._outbox.writable()
 
     # Connections
 
@@ -209,7 +179,6 @@ class Connection(asyncio.Protocol):
         return self._last_stream > 0
 
     def retire(self) -> None:
-        """Closes an idle connection in favour of another."""
         self._connections.open.pop(self, None)
         self._is_ending = True
         self._go_away(ErrorCode.NO_ERROR)
@@ -219,8 +188,6 @@ class Connection(asyncio.Protocol):
     # Server
 
     async def drain(self, timeout_s: float) -> None:
-        """Takes no more calls, waits for those that run and for what they have sent, ends those that take longer, and
-        closes."""
         deadline_s = self._loop.time() + timeout_s
         self._is_ending = True
         self._go_away(ErrorCode.NO_ERROR)
@@ -246,10 +213,9 @@ class Connection(asyncio.Protocol):
         _log.warning("A client of the gRPC server broke the protocol: %s", exc)
         self._go_away(exc.code)
         self._abort_all()
-        self._flush()
         self._is_broken, self._rest = True, b""
-        if self._transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
-            self._transport.abort()  # the client may never read it
+        if not self._outbox.close():
+            self._transport.abort()
             return
         self._transport.pause_reading()
         self._transport.write_eof()
@@ -283,7 +249,7 @@ class Connection(asyncio.Protocol):
     def _handle(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if not self._has_settings and kind != FrameType.SETTINGS:
             raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-        if self._open_block is not None and kind != FrameType.CONTINUATION:
+        if self._header_blocks.is_open and kind != FrameType.CONTINUATION:
             raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a header block was not continued")
         self._turns.spend(1)
         if kind != FrameType.DATA:
@@ -314,24 +280,16 @@ class Connection(asyncio.Protocol):
             raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a stream of a client has an even number")
         if flags & (Flag.PADDED | Flag.PRIORITY):
             payload = without_padding(flags, payload, has_priority=True)
-        if flags & Flag.END_HEADERS:
-            self._on_block(stream, flags, payload)
-        else:
-            self._open_block = stream, flags, bytearray(payload)
+        self._on_block(self._header_blocks.begin(stream, flags, payload))
 
     def _on_continuation(self, flags: int, stream: int, payload: bytes) -> None:
-        if self._open_block is None or self._open_block[0] != stream:
-            raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a frame continues no header block")
-        _, first_flags, block = self._open_block
-        block += payload
-        if len(block) > MAX_HEADER_BYTES:
-            raise BrokenProtocol(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
-        if flags & Flag.END_HEADERS:
-            self._open_block = None
-            self._on_block(stream, first_flags, bytes(block))
+        self._on_block(self._header_blocks.go_on(stream, flags, payload))
 
-    def _on_block(self, stream: int, flags: int, block: bytes) -> None:
-        """The head of a new call, or the trailers of one."""
+    def _on_block(self, whole: Block | None) -> None:
+        """The head of a new call, or the trailers of one; None until it is whole."""
+        if whole is None:
+            return
+        stream, flags, block = whole
         path = self._header_blocks.path_of(block)
         self._turns.spend(len(block) // _HEADER_BYTES)
         is_last = bool(flags & Flag.END_STREAM)
@@ -343,7 +301,7 @@ class Connection(asyncio.Protocol):
                 raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a stream has two heads")
             return
         self._last_stream = stream
-        self._check_unsent()
+        self._outbox.check_unsent()
         # A call that the client has reset may still be cleaning up: those count as well, but less strictly.
         if self._is_ending or len(self._calls) >= _MAX_CALLS or len(self._tasks) >= 2 * _MAX_CALLS:
             self.send_frame(FrameType.RST_STREAM, 0, stream, uint32(ErrorCode.REFUSED_STREAM))
@@ -373,19 +331,19 @@ class Connection(asyncio.Protocol):
                 window_bytes = value
             if window_bytes > LARGEST_WINDOW_BYTES:
                 raise BrokenProtocol(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
-        self._turns.spend((len(payload) + len(self._calls)) // _WOKEN_CALLS)
+        self._turns.spend((len(payload) + len(self._calls)) // WOKEN_CALLS)
         if window_bytes != self._stream_window_bytes:
             for call in self._calls.values():
                 call.send_window_bytes += window_bytes - self._stream_window_bytes
             self._stream_window_bytes = window_bytes
-            self._wake_writers()
-        self._answer(frame(FrameType.SETTINGS, Flag.ACK, 0))
+            self._outbox.wake_writers()
+        self._outbox.answer(frame(FrameType.SETTINGS, Flag.ACK, 0))
 
     def _on_ping(self, flags: int, stream: int, payload: bytes) -> None:
         if stream or len(payload) != 8:
             raise BrokenProtocol(ErrorCode.FRAME_SIZE_ERROR, "a PING frame is not valid")
         if not flags & Flag.ACK:
-            self._answer(frame(FrameType.PING, Flag.ACK, 0, payload))
+            self._outbox.answer(frame(FrameType.PING, Flag.ACK, 0, payload))
 
     def _on_window_update(self, flags: int, stream: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -397,7 +355,7 @@ class Connection(asyncio.Protocol):
         owner.send_window_bytes += growth
         if not growth or owner.send_window_bytes > LARGEST_WINDOW_BYTES:
             raise BrokenProtocol(ErrorCode.FLOW_CONTROL_ERROR, "a window was not changed in its limits")
-        self._wake_writers()
+        self._outbox.wake_writers()
 
     def _on_push_promise(self, flags: int, stream: int, payload: bytes) -> None:
         raise BrokenProtocol(ErrorCode.PROTOCOL_ERROR, "a client sent PUSH_PROMISE")
@@ -426,56 +384,16 @@ class Connection(asyncio.Protocol):
         if call is not None:
             call.close()
             self._tasks[stream].cancel()
-            self._wake_writers()
+            self._outbox.wake_writers()
 
     def _abort_all(self) -> None:
         self._is_ending = True
         for stream in list(self._calls):
             self._abort(stream)
 
-    # Frames out
-
-    def _answer(self, data: bytes) -> None:
-        """Sends the answer to a control frame."""
-        self._check_unsent()
-        self._send(data)
-
-    def _check_unsent(self) -> None:
-        if self._transport.get_write_buffer_size() + self._outbox_bytes > _MAX_UNSENT_BYTES:
-            raise BrokenProtocol(ErrorCode.ENHANCE_YOUR_CALM, "a client sends frames and reads no answers")
-
-    def _send(self, data: bytes) -> None:
-        if not self._outbox:
-            self._loop.call_soon(self._flush)
-        self._outbox.append(data)
-        self._outbox_bytes += len(data)
-        if self._outbox_bytes > _OUTBOX_BYTES:
-            self.is_full = True
-
-    def _flush(self) -> None:
-        if self._outbox and not self._is_broken and not self._transport.is_closing():
-            self._transport.write(b"".join(self._outbox))
-        self._outbox.clear()
-        self._outbox_bytes = 0
-        if self.is_full:
-            self._set_fullness()
-
-    def _set_fullness(self) -> None:
-        self.is_full = self._is_paused or self._outbox_bytes > _OUTBOX_BYTES
-        if not self.is_full:
-            self._wake_writers()
-
-    def _wake_writers(self) -> None:
-        writers, self._writers = self._writers, []
-        if writers:
-            self._turns.spend(len(writers) // _WOKEN_CALLS)
-        for writer in writers:
-            if not writer.done():
-                writer.set_result(None)
-
     def _go_away(self, code: ErrorCode) -> None:
         self.send_frame(FrameType.GOAWAY, 0, 0, uint32(self._last_stream) + uint32(code))
 
     def _close(self) -> None:
-        self._flush()
+        self._outbox.flush()
         self._transport.close()

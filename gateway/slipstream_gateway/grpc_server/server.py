@@ -10,7 +10,8 @@ from functools import partial
 from slipstream_core.listeners import bound_socket, split_authority
 
 from slipstream_gateway.grpc_server.bounds import Bounds
-from slipstream_gateway.grpc_server.connection import Connection, Connections, Handler
+from slipstream_gateway.grpc_server.connection import Connection, Handler
+from slipstream_gateway.grpc_server.connections import Connections
 
 _UNIX = "unix:"
 
