@@ -42,8 +42,8 @@ class DraftChoice:
         self._position = torch.arange(longest, device=device)
         self._end = torch.zeros(slots, dtype=torch.int64, device=device)  # length of the text before the last drafts
         self.matched = torch.zeros(slots, dtype=torch.int64, device=device)
-        """(slots,): the length of the match of the last draft if it was copied, 0 if the drafter made it, -1 if nobody
-        did: then its tokens are arbitrary."""
+        """(slots,): the length of the match of the last draft if it was copied, 0 if the drafter made it, -1 if there
+        was no draft: then its tokens are arbitrary."""
 
     def learn(self, slots: torch.Tensor, ends: torch.Tensor, sampled: torch.Tensor, tokens: torch.Tensor) -> None:
         """Judge the last drafts by the tokens of a step.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from slipstream_gateway.decide.estimate.evidence import (
     ClassEvidence,
     Measure,
     TreatmentEffect,
+    evidence_by,
     evidence_of,
     groups_of,
     middle,
@@ -104,16 +106,7 @@ def speed_up(all_workers: WorkerSnapshot) -> Section:
 
 def _overall(found: Sequence[ByKey]) -> ClassEvidence:
     every = [one for by_key in found for one in by_key.values()]
-    return ClassEvidence(
-        request_class=ALL_CLASSES,
-        speculative=sum(one.speculatives for one in every),
-        control=sum(one.controls for one in every),
-        exploration=sum(one.explorations for one in every),
-        ttft_s=overall(found, lambda arm: arm.ttft_s),
-        tpot_s=overall(found, lambda arm: arm.tpot_s),
-        e2e_s=overall(found, lambda arm: arm.e2e_s),
-        cost=overall(found, lambda arm: arm.cost),
-    )
+    return evidence_by(partial(overall, found), ALL_CLASSES, every)
 
 
 def latency(all_workers: WorkerSnapshot) -> Section:

@@ -259,7 +259,7 @@ class _Connection(asyncio.Protocol):
 
     def has_input(self) -> bool:
         """Whether anything has arrived that the event loop has not read yet. On an idle connection this is its end, or
-        bytes that nobody requested."""
+        bytes without a request."""
         return bool(self._poll.poll(0))
 
     async def send(self, head: bytes, body: bytes) -> Http1Response:

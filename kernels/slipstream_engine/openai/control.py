@@ -81,7 +81,7 @@ class Control:
             except Refusal as refusal:
                 return refusal.response()
             except ClientDisconnect:
-                return Response()  # nobody receives it
+                return Response()  # the client is gone
 
         return guarded
 

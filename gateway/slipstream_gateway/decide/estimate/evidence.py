@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from zlib import crc32
 
@@ -126,15 +127,22 @@ class ArmComparisons:
 def evidence_of(request_class: str, found: ByKey) -> ClassEvidence:
     """The evidence in the comparisons of a class."""
     groups = groups_of(found.values())
+    return evidence_by(partial(effect_of, groups), request_class, groups)
+
+
+def evidence_by(
+    effect: Callable[[Measure], TreatmentEffect], request_class: str, counted: Sequence[Comparison]
+) -> ClassEvidence:
+    """The `effect` in every measure, and the answers in the comparisons `counted`."""
     return ClassEvidence(
         request_class=request_class,
-        speculative=sum(group.speculatives for group in groups),
-        control=sum(group.controls for group in groups),
-        exploration=sum(group.explorations for group in groups),
-        ttft_s=effect_of(groups, lambda arm: arm.ttft_s),
-        tpot_s=effect_of(groups, lambda arm: arm.tpot_s),
-        e2e_s=effect_of(groups, lambda arm: arm.e2e_s),
-        cost=effect_of(groups, lambda arm: arm.cost),
+        speculative=sum(one.speculatives for one in counted),
+        control=sum(one.controls for one in counted),
+        exploration=sum(one.explorations for one in counted),
+        ttft_s=effect(lambda arm: arm.ttft_s),
+        tpot_s=effect(lambda arm: arm.tpot_s),
+        e2e_s=effect(lambda arm: arm.e2e_s),
+        cost=effect(lambda arm: arm.cost),
     )
 
 
