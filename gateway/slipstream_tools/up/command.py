@@ -150,7 +150,7 @@ def _announce(commands: Sequence[DemoCommand]) -> None:
     for title, command in commands:
         print(f"\n# {title}\n{command}", flush=True)
     print("\n# An answer with the reason hold_back or exploration was drawn for a comparison: ask again", flush=True)
-    print("\nNo comparison draws requests with these x-request-ids. Ctrl-C stops everything.", flush=True)
+    print("\nCtrl-C stops everything.", flush=True)
 
 
 def _supervise(supervisors: Sequence[Supervisor], stop: _Stop) -> int:
