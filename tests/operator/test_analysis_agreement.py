@@ -111,6 +111,16 @@ def test_failures_of_one_key_are_its_own_and_those_of_all_roll_back() -> None:
     assert "errorRate" in failed(facts_of(books))
 
 
+def test_an_outage_of_few_requests_of_a_second_key_rolls_back() -> None:
+    """Without the first key there are too few requests for a verdict, and they fail as well."""
+    draw, books = random.Random(1), ledger()
+    for index in range(100):
+        key = "visitor" if index % 20 == 0 else "tenant"
+        books.record(answer(draw, key, **GOOD))
+        books.record(observation(time_s=NOW, key=key, status="upstream_failed"))
+    assert "errorRate" in failed(facts_of(books))
+
+
 def test_a_key_of_few_requests_has_no_say() -> None:
     """Otherwise a key that sends one request would prevent every rollback."""
     draw, books = random.Random(1), ledger()

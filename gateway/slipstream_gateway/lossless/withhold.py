@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 
 import msgspec
+from slipstream_core.key_groups import GROUPS, group_of
 from slipstream_core.manifest.dialects import DIALECTS
 from slipstream_core.manifest.table import Backend
 from slipstream_core.types import Capability, Reason, Withheld
@@ -151,7 +152,6 @@ def _reason(withheld: Mapping[Capability, Withheld], capability: Capability) -> 
 
 MAX_RUN = 32
 """The maximum number of answers of a run that count as mismatches after an alarm."""
-_MAX_CALLERS = 16
 Distrust = Callable[[str, Capability, str], None]
 """Withdraws a capability from all servers of a pair, with the reason in one sentence."""
 
@@ -168,37 +168,36 @@ class SampledEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Run:
-    """The tests of one pair and class in an `epoch`: of all answers, and of those of all API keys but one. If several
-    keys have sent, each of the latter has to raise the alarm, so that one key cannot, which may repeat a request and a
-    seed whose answers differ by chance. `matches` are the recordings since the evidence was last 0 or less."""
+    """The tests of one pair and class in an `epoch`: of all answers, and of those without each group of API keys. If
+    several groups have sent, each of the latter has to raise the alarm, so that one key cannot, which may repeat a
+    request and a seed whose answers differ by chance. An alarm stays. `matches` are the recordings since the evidence
+    was last 0 or less."""
 
     def __init__(self, epoch: tuple[str, int]) -> None:
         self.epoch = epoch
         self.test = SampledTest()
+        self.alarm = False
         self.matches: deque[Recording] = deque(maxlen=MAX_RUN)
-        self._without: OrderedDict[str, SampledTest] = OrderedDict()
+        self._keys: list[str] = []  # the first one of each group
+        self._without: list[SampledTest] = []
 
     def add(self, caller: str, pair: ScoredPair) -> bool:
         """Adds a pair of answers to a request of the key `caller`. Returns whether it counts as a mismatch."""
-        if caller not in self._without:
-            self._without[caller] = deepcopy(self.test)
-        self._without.move_to_end(caller)
-        if len(self._without) > _MAX_CALLERS:
-            self._without.popitem(last=False)
-        for test in (self.test, *(test for other, test in self._without.items() if other != caller)):
+        if len(self._keys) < GROUPS and caller not in self._keys:
+            self._keys.append(caller)
+            self._without.append(deepcopy(self.test))
+        group = group_of(caller, self._keys)
+        for test in (self.test, *(test for index, test in enumerate(self._without) if index != group)):
             test.add(pair)
+        self.alarm = self.alarm or all(test.alarm for test in self._counted())
         return self.alarm or self.test.is_garbage(pair)
-
-    @property
-    def alarm(self) -> bool:
-        return all(test.alarm for test in self._counted())
 
     @property
     def evidence(self) -> float:
         return min(test.evidence for test in self._counted())
 
     def _counted(self) -> list[SampledTest]:
-        return list(self._without.values()) if len(self._without) > 1 else [self.test]
+        return self._without if len(self._without) > 1 else [self.test]
 
 
 class SampledTests:

@@ -15,7 +15,7 @@ from slipstream_operator.rollout.transitions import ClassState, Situation
 
 DEFAULT_MOST = 0.1
 _COMPARED = frozenset({Phase.PROGRESSING, Phase.PROMOTED})
-_BROKEN = frozenset({Verdict.UNCLEAR, Verdict.SHARED})
+_BROKEN = frozenset({Verdict.UNCLEAR, Verdict.SHARED, Verdict.DISPUTED})
 
 
 def most_held_back(spec: SpeculationPolicySpec) -> float:

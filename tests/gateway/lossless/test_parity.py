@@ -299,7 +299,7 @@ def _judged(bench: Any, tests: SampledTests, caller: str, comparison: Any) -> bo
     return tests.judge(candidate, comparison)
 
 
-@pytest.mark.parametrize("others", [1, 2, 5])
+@pytest.mark.parametrize("others", [1, 2, 5, 40])
 async def test_one_key_alone_raises_no_alarm_beside_others(pair: Make, others: int) -> None:
     """It repeats a seed with which the two answers differ by chance; the others' answers are as they should be."""
     bench, _, _ = pair()
@@ -314,14 +314,17 @@ async def test_one_key_alone_raises_no_alarm_beside_others(pair: Make, others: i
     assert (found.answers, found.alarm) == (800, False)
 
 
-@pytest.mark.parametrize("keys", [1, 2, 5])
+@pytest.mark.parametrize("keys", [1, 2, 5, 40])
 async def test_an_engine_that_is_wrong_for_every_key_raises_the_alarm(pair: Make, keys: int) -> None:
     bench, _, _ = pair()
     rng, told = random.Random(2), list[Any]()
     tests = SampledTests(lambda *alarm: told.append(alarm))
-    for turn in range(60 * keys):
+    for turn in range(60 * min(keys, 5)):
         wrong = scored(answer(rng, wrong_every=3, tokens=20), answer(rng, tokens=20))
         _judged(bench, tests, f"key {turn % keys}", wrong)
+    assert len(told) == 1
+    for turn in range(200):  # the alarm stays
+        assert _judged(bench, tests, f"key {turn}", scored(answer(rng, tokens=20), answer(rng, tokens=20)))
     assert len(told) == 1
 
 

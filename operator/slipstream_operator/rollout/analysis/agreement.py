@@ -11,7 +11,6 @@ record, on the requests of the other keys. One key can delay a change, as its re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 import msgspec
 
@@ -23,17 +22,11 @@ from slipstream_operator.rollout.analysis.facts import (
     LossFacts,
     Verdict,
 )
+from slipstream_operator.rollout.analysis.metrics import Metric
 
-GROUPS = 3
 HEARD, HEARD_SHARE = 20, 0.05
 """The outcomes without a group count with this many speculative requests within the window, or with this share of them.
 Otherwise a single request of a second key would prevent every rollback."""
-
-
-def group_of(key: str, firsts: Sequence[str]) -> int:
-    """The group of a key. `firsts` are the first keys of the policy, at most one per group: each has its own, so that
-    few keys do not share one. Later keys are assigned by a hash."""
-    return firsts.index(key) if key in firsts else crc32(key.encode()) % GROUPS
 
 
 def agreed(whole: ClassFacts, others: Sequence[ClassFacts]) -> ClassFacts:
@@ -43,24 +36,41 @@ def agreed(whole: ClassFacts, others: Sequence[ClassFacts]) -> ClassFacts:
     heard = [one for one in others if one.errors.requests >= max(needed, 1.0)]
     if not heard:
         return whole
+    guards = tuple(map(_guard, zip(*(one.guards for one in (whole, *heard)), strict=True)))
+    gain = _gain([whole.gain, *(one.gain for one in heard)])
+    is_disputed = gain.verdict is not whole.gain.verdict or any(one.verdict is Verdict.DISPUTED for one in guards)
     return msgspec.structs.replace(
         whole,
-        guards=tuple(map(_guard, zip(*(one.guards for one in (whole, *heard)), strict=True))),
+        guards=guards,
         errors=_errors([whole.errors, *(one.errors for one in heard)]),
-        gain=_gain([whole.gain, *(one.gain for one in heard)]),
+        gain=gain,
+        control_needed=True if is_disputed else whole.control_needed,
         loss=_loss([whole.loss, *(one.loss for one in heard)]),
         ttft_loss=_loss([whole.ttft_loss, *(one.ttft_loss for one in heard)]),
     )
 
 
 def _guard(found: Sequence[GuardFacts]) -> GuardFacts:
-    failed = {one.verdict is Verdict.FAIL for one in found}
+    judged = [one for one in found if not (one.verdict is Verdict.NO_DATA and _is_beyond(one))]
+    failed = {one.verdict is Verdict.FAIL for one in judged}
     return msgspec.structs.replace(found[0], verdict=Verdict.DISPUTED) if len(failed) > 1 else found[0]
 
 
+def _is_beyond(guard: GuardFacts) -> bool:
+    """Whether too few answers for a verdict show the same fault: they do not object to it."""
+    if guard.observed is None:
+        return False
+    return guard.observed < guard.limit if guard.metric is Metric.ACCEPTANCE else guard.observed > guard.limit
+
+
 def _errors(found: Sequence[ErrorFacts]) -> ErrorFacts:
-    """The errors without the group that fails alone, if there is one."""
-    return next((one for one in found if one.verdict is not Verdict.FAIL), found[0])
+    """The errors without the group that fails alone, if there is one. Too few requests that fail as well are no
+    objection."""
+    return next((one for one in found if one.verdict is not Verdict.FAIL and not _is_failing(one)), found[0])
+
+
+def _is_failing(errors: ErrorFacts) -> bool:
+    return errors.verdict is Verdict.NO_DATA and errors.failures > errors.limit * errors.requests
 
 
 def _gain(found: Sequence[GainFacts]) -> GainFacts:

@@ -66,12 +66,11 @@ def write_checkpoint(state: State) -> str:
     """`state` as text; the same state gives the same text.
 
     If the API server rejected the text, no transition could be stored. Above `MAX_WRITTEN_CHARS`, parts are therefore
-    left out, in this order: the figures; the evidence without each group of keys; the sequence numbers, which
-    distinguish old outcomes from new ones after a loss of Redis; the records. The states of the classes are always
-    kept.
+    left out, in this order: the figures; the sequence numbers, which distinguish old outcomes from new ones after a
+    loss of Redis; the records, with those without each group of keys. The states of the classes are always kept.
     """
     text = _encoded(state)
-    for lighten in (_without_figures, _without_groups, _without_numbers, _without_records):
+    for lighten in (_without_figures, _without_numbers, _without_records):
         if len(text) <= MAX_WRITTEN_CHARS:
             break
         state = lighten(state)
@@ -111,17 +110,13 @@ def _without_figures(state: State) -> State:
     return msgspec.structs.replace(state, records=light, without=without)
 
 
-def _without_groups(state: State) -> State:
-    return msgspec.structs.replace(state, keys=[], without=[])
-
-
 def _without_numbers(state: State) -> State:
     at = state.position
     return msgspec.structs.replace(state, position=None if at is None else Position(entry=at.entry, numbers={}))
 
 
 def _without_records(state: State) -> State:
-    return msgspec.structs.replace(state, records={})
+    return msgspec.structs.replace(state, records={}, keys=[], without=[])
 
 
 def _opened(text: str) -> tuple[int, bytes]:

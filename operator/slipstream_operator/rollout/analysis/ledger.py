@@ -10,13 +10,14 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from slipstream_core.key_groups import GROUPS, group_of
 from slipstream_core.manifest.objects import SpeculationPolicySpec
 from slipstream_core.manifest.rollout import DEFAULT_ERROR_RATE, Analysis, Thresholds, effective
 from slipstream_core.manifest.status import Phase, SpeculationPolicyStatus
 from slipstream_core.observation import Observation
 from slipstream_core.redis.inbox import Position
 
-from slipstream_operator.rollout.analysis.agreement import GROUPS, agreed, group_of
+from slipstream_operator.rollout.analysis.agreement import agreed
 from slipstream_operator.rollout.analysis.checkpoint import State, read_checkpoint, write_checkpoint
 from slipstream_operator.rollout.analysis.facts import SHOWN, ClassFacts, ClassMemory
 from slipstream_operator.rollout.analysis.metrics import Terms, rules_of, stricter
