@@ -31,18 +31,19 @@ from slipstream_gateway.fleet.snapshot import ServedRoute
 
 def overall(comparisons: Sequence[ByKey], measure: Measure) -> TreatmentEffect:
     """Both arms, with the control reweighted to the class shares of the speculative arm (direct standardisation): the
-    mean effect on speculative requests, of each class those of its middle groups of keys. Groups without enough answers
+    mean effect on speculative requests, of each class that of its middle groups of keys. Classes without enough answers
     in an arm are left out."""
-    speculative, control = Sample(), Sample()
-    strata = [both for found in comparisons for both in middle(groups_of(found.values()), measure)]
-    strata = [(one, other) for one, other in strata if one.n >= 2.0 and other.n >= 2.0]
-    total = sum(one.n for one, _ in strata)
+    strata: list[tuple[float, Sample, Sample]] = []
+    for found in comparisons:
+        groups = groups_of(found.values())
+        both = [(one, other) for one, other in middle(groups, measure) if one.n >= 2.0 and other.n >= 2.0]
+        answers = sum(measure(group.speculative).n for group in groups)
+        strata += [(answers / len(both), one, other) for one, other in both]
     if not strata:
-        return treatment_effect(speculative, control)
-    shares = [one.n / total for one, _ in strata]
-    return treatment_effect(
-        _standardised([one for one, _ in strata], shares), _standardised([other for _, other in strata], shares)
-    )
+        return treatment_effect(Sample(), Sample())
+    weights, speculative, control = zip(*strata, strict=True)
+    shares = [weight / sum(weights) for weight in weights]
+    return treatment_effect(_standardised(speculative, shares), _standardised(control, shares))
 
 
 def _standardised(samples: Sequence[Sample], shares: Sequence[float]) -> Sample:

@@ -150,6 +150,15 @@ def test_all_classes_are_compared_in_the_shares_of_what_speculates() -> None:
     assert 1.95 < effect.speed_up_low < 2.0 < effect.speed_up_high < 2.05
 
 
+def test_a_class_weighs_as_much_with_one_key_as_with_several() -> None:
+    """Of several keys only the middle one is compared, but the answers of all are in the class."""
+    fast = {key: _compared([1.0, 0.5, 1.02, 0.51] * 20) for key in "abc"}
+    slow = {"": _compared([1.0, 2.0, 1.02, 2.04] * 60)}
+    effect = overall([fast, slow], lambda arm: arm.e2e_s)
+    assert effect.speed_up is not None
+    assert math.isclose(effect.speed_up, 1.0 / 1.25, rel_tol=1e-6)
+
+
 def test_one_class_over_all_classes_is_that_class() -> None:
     found = _compared([1.0, 0.4, 1.2, 0.5, 1.1, 0.6, 0.9, 0.3])
     alone, together = evidence_of("c", {"": found}).e2e_s, overall([{"": found}], lambda arm: arm.e2e_s)

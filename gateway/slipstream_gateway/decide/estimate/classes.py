@@ -51,6 +51,8 @@ class KeyModel:
             found = self._pools[name] = PoolModel(self._key, shared)
             if len(self._pools) > _MAX_POOLS:
                 self._pools.popitem(last=False)
+        else:
+            self._pools.move_to_end(name)
         return found
 
     def paces(self, subject: Subject, pool: PoolModel) -> tuple[Ratio, Ratio]:

@@ -74,13 +74,14 @@ class Learner:
 
 
 def _found(known: OrderedDict[str, Value], name: str, make: Callable[[], Value], most: int) -> Value:
-    """The value at `name`, a new one if there is none; the oldest value goes if there are too many."""
+    """The value at `name`, a new one if there is none; of too many, the one that was not used for longest goes."""
     found = known.get(name)
     if found is None:
-        found = make()
-        if len(known) >= most:
+        found = known[name] = make()
+        if len(known) > most:
             known.popitem(last=False)
-        known[name] = found
+    else:
+        known.move_to_end(name)
     return found
 
 
