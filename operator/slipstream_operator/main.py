@@ -147,7 +147,13 @@ async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, Result]) -> Re
 def _leadership(settings: OperatorSettings, client: KubeClient) -> Leadership | None:
     if not settings.leader_election:
         return None
-    return Leadership(client, namespace=settings.lease_namespace or "", holder=identity(), clock_s=time.monotonic)
+    return Leadership(
+        client,
+        namespace=settings.lease_namespace or "",
+        name=settings.lease,
+        holder=identity(),
+        clock_s=time.monotonic,
+    )
 
 
 def _counting(metrics: Metrics, on_write: Callable[[str, str], None] | None) -> Callable[[str, str], None]:

@@ -14,6 +14,7 @@ from slipstream_core.settings import NO_GRANTS, Grants
 
 from slipstream_operator.types import DEFAULT_IMAGE, DEFAULT_VLLM_IMAGE, KubeObject
 
+LEASE_NAME = "slipstream-operator"
 LIVENESS_PORT = 8081
 METRICS_PORT = 9090
 RESYNC_S = 600.0
@@ -123,6 +124,9 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     liveness_port: Annotated[Port, option("port of /healthz")] = LIVENESS_PORT
     metrics_port: Annotated[Port, option("port of /metrics and /ready")] = METRICS_PORT
     leader_election: Annotated[bool, option("elect one active operator among several")] = False
+    lease: Annotated[
+        str, option("name of the leader's Lease, one for each release in its namespace", metavar="NAME")
+    ] = LEASE_NAME
     lease_namespace: Annotated[
         str | None, option("namespace of the leader's Lease (default: the operator's own)", metavar="NS")
     ] = None

@@ -7,7 +7,6 @@ from typing import Any
 
 import helm_python
 import pytest
-from slipstream_operator.cluster.leadership import LEASE_NAME
 
 from tests.support.kube import KubeApiServer, KubeClient, KubeError, once_allowed
 from tests.support.manifests import manifest
@@ -165,7 +164,9 @@ def test_the_operator_writes_its_own_lease_alone(render: Render, only: Only) -> 
     reports, create, own = only(render(), "Role", "-operator-reports")["rules"]
     assert reports["verbs"] == ["list", "watch", "delete"]
     assert create["verbs"] == ["create"]
-    assert (own["verbs"], own["resourceNames"]) == (["get", "update"], [LEASE_NAME])
+    [operator] = only(render(), "Deployment", "-operator")["spec"]["template"]["spec"]["containers"]
+    assert (own["verbs"], own["resourceNames"]) == (["get", "update"], ["demo-slipstream-operator"])
+    assert "--lease=demo-slipstream-operator" in operator["args"]
 
 
 @pytest.fixture

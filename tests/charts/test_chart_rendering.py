@@ -174,6 +174,9 @@ def test_gateway_has_time_to_drain(render: Render, only: Only) -> None:
     assert "--drain=45" in container["args"]
     assert "--leave=7" in container["args"]
     assert pod["terminationGracePeriodSeconds"] == 7 + 45 + 10
+    values["gateway"]["extProc"] = {"enabled": True}
+    pod = only(render(values), "Deployment", "-gateway")["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 7 + 2 * 45 + 10
 
 
 def test_gateway_knows_its_pod_and_keeps_its_configuration(render: Render, only: Only) -> None:

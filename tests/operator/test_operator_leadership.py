@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from slipstream_core.kube.client import KubeClient as OperatorClient
 from slipstream_operator.cluster import leadership
-from slipstream_operator.cluster.leadership import LEASE_NAME, Leadership
+from slipstream_operator.cluster.leadership import Leadership
 from slipstream_operator.errors import LeadershipLost
+from slipstream_operator.settings import LEASE_NAME
 
 from tests.support.kube import KubeApiServer, KubeClient
 
@@ -21,7 +22,9 @@ Make = Callable[[str], Leadership]
 async def leads(kube: KubeApiServer, namespace: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     monkeypatch.setattr(leadership, "RETRY_S", 0.02)
     async with OperatorClient(kube.kubeconfig("admin"), name="test") as api:
-        yield lambda holder: Leadership(api, namespace=namespace, holder=holder, clock_s=time.monotonic)
+        yield lambda holder: Leadership(
+            api, namespace=namespace, name=LEASE_NAME, holder=holder, clock_s=time.monotonic
+        )
 
 
 @pytest.fixture

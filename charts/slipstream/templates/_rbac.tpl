@@ -90,7 +90,7 @@
   verbs: [create]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  resourceNames: [slipstream-operator]
+  resourceNames: [{{ include "slipstream.fullname" . }}-operator]
   verbs: [get, update]
 {{- end -}}
 

@@ -18,7 +18,6 @@ from slipstream_core.kube.errors import KubeConflict, KubeError
 from slipstream_operator.cluster.lease import Lease
 from slipstream_operator.errors import LeadershipLost
 
-LEASE_NAME = "slipstream-operator"
 DURATION_S = 15
 RENEW_WITHIN_S = 10.0  # a leader that cannot renew for this long ends, before the others may take over
 RETRY_S = 2.0
@@ -32,12 +31,14 @@ def identity() -> str:
 
 
 class Leadership:
-    """The Lease `slipstream-operator` in `namespace`. `clock_s` is monotonic."""
+    """The Lease `name` in `namespace`. `clock_s` is monotonic."""
 
-    def __init__(self, client: KubeClient, *, namespace: str, holder: str, clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self, client: KubeClient, *, namespace: str, name: str, holder: str, clock_s: Callable[[], float]
+    ) -> None:
         self._holder, self._clock_s = holder, clock_s
         self._lease = Lease(
-            client, namespace=namespace, name=LEASE_NAME, holder=holder, duration_s=DURATION_S, clock_s=clock_s
+            client, namespace=namespace, name=name, holder=holder, duration_s=DURATION_S, clock_s=clock_s
         )
 
     async def acquire(self) -> None:
