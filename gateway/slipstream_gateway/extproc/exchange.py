@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,13 +37,13 @@ CHOSEN = "x-gateway-destination-endpoint"
 """The header, and the key of the metadata `envoy.lb`, by which endpoint pickers name a server (Gateway API Inference
 Extension, 004-endpoint-picker-protocol)."""
 HAND_OVER = "hand_over"
-_NOT_CARRIED = ("accept-encoding",)  # the response must be readable
 _DUPLEX = BodySendMode.FULL_DUPLEX_STREAMED
 
 
 class Exchange:
     """The state of one request. `authorization` is the client's, `request_mode` and `response_mode` are Envoy's.
-    `model` is the model that the body names; Envoy gets it as a header, for routes.
+    `removed` are headers of the client that its server does not get. `model` is the model that the body names; Envoy
+    gets it as a header, for routes.
 
     The methods are called in this order: `read_body`, then either `go_on`, which leaves the rest to Envoy, or those of
     ASGI and of `Carrier`. `go_on` and `send` may also be the first.
@@ -57,8 +57,10 @@ class Exchange:
         has_body: bool,
         request_mode: int,
         response_mode: int,
+        removed: Sequence[str] = (),
     ) -> None:
         self._authorization = authorization
+        self._removed = ("accept-encoding", "authorization", *removed)  # the response must be readable
         self._messages = messages
         self._has_body = has_body
         self._request_mode = request_mode
@@ -162,9 +164,7 @@ class Exchange:
             changes.set_headers.append(header_option(MODEL_HEADER, self.model.encode()))
         else:  # that of a client must not choose the route
             changes.remove_headers.append(MODEL_HEADER)
-        changes.remove_headers.extend(_NOT_CARRIED)
-        if "authorization" not in headers:
-            changes.remove_headers.append("authorization")  # a key of the gateway's never goes to upstreams
+        changes.remove_headers.extend(name for name in self._removed if name not in headers)
         await self._send_request(changes, body, self._metadata(chosen))
         head = (await self._next()).response_headers
         self._response = Response(

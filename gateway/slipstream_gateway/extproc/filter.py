@@ -24,8 +24,10 @@ from slipstream_gateway.grpc_server.call import Call
 from slipstream_gateway.grpc_server.server import serving as grpc_serving
 from slipstream_gateway.grpc_server.status import CallFailed, Status
 from slipstream_gateway.upstreams.carrier import CARRIER
+from slipstream_gateway.upstreams.private_headers import PRIVATE
 
 _SPARE_BYTES = 64 * 1024 * 1024  # for bodies above the limit, which get an answer, and for headers
+_FIRST_MESSAGE_S = 10.0  # Envoy sends it with the head of the stream
 _READABLE = (BodySendMode.BUFFERED, BodySendMode.FULL_DUPLEX_STREAMED)
 _PROCESSED = (BodySendMode.STREAMED, BodySendMode.BUFFERED, BodySendMode.FULL_DUPLEX_STREAMED)
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -69,7 +71,11 @@ class ExternalProcessor:
         """One request, from its head to the end of its response. Where the filter has nothing to do, it ends the
         stream, and Envoy goes on without it."""
         messages = _Messages(call)
-        first = await messages.read()
+        try:
+            async with asyncio.timeout(_FIRST_MESSAGE_S):
+                first = await messages.read()
+        except TimeoutError:
+            raise CallFailed(Status.DEADLINE_EXCEEDED, "a stream began without a message") from None
         if first is None or not (first.HasField("request_headers") or self._has_keys):
             return
         scope = _scope(first.request_headers)
@@ -79,6 +85,7 @@ class ExternalProcessor:
             has_body=not first.request_headers.end_of_stream,
             request_mode=_request_mode(first),
             response_mode=_response_mode(first),
+            removed=PRIVATE if self._has_keys else (),
         )
         if not self._is_usable(first):
             if self._has_keys:

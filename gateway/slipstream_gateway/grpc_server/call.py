@@ -111,6 +111,8 @@ class Call:
     def receive(self, payload: bytes, flow_bytes: int, *, is_last: bool) -> int:
         """Takes a DATA frame of the client, which counts `flow_bytes` in its window. Returns the number of messages
         that it completes. Raises `BrokenProtocol` if the client did not keep to its window."""
+        if self.is_closed:  # it was reset here, and its task is about to end
+            return 0
         self._ungranted_bytes += flow_bytes
         if self._ungranted_bytes > RECEIVE_WINDOW_BYTES:
             raise BrokenProtocol(ErrorCode.FLOW_CONTROL_ERROR, "a client sent more than its window")

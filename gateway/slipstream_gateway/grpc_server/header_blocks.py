@@ -11,7 +11,7 @@ from slipstream_gateway.grpc_server.frames import BrokenProtocol, ErrorCode, Fla
 
 MAX_HEADER_BYTES = 8 * 1024
 """As gRPC's own default for metadata."""
-_KEPT_BLOCKS = 64
+_KEPT_BLOCKS, _KEPT_BYTES = 64, 1024  # of one connection, and of one block: those that Envoy repeats are short
 _RESIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
 """Three changes of the table's size, of which RFC 7541, section 4.2, allows two. The decoder takes 5 µs for each."""
 
@@ -42,7 +42,9 @@ class HeaderBlocks:
         return self._open is not None
 
     def begin(self, stream: int, flags: int, part: bytes) -> Block | None:
-        """The block of a HEADERS frame, if it is whole."""
+        """The block of a HEADERS frame, if it is whole. Raises `BrokenProtocol`."""
+        if len(part) > MAX_HEADER_BYTES:
+            raise BrokenProtocol(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
         if flags & Flag.END_HEADERS:
             return Block(stream, flags, part)
         self._open = stream, flags, bytearray(part)
@@ -77,7 +79,7 @@ class HeaderBlocks:
         size_after, newest_after = self._table()
         if size_after != size or newest_after is not newest or len(self._paths) >= _KEPT_BLOCKS:
             self._paths.clear()
-        else:
+        elif len(block) <= _KEPT_BYTES:
             self._paths[block] = path
         return path
 

@@ -9,6 +9,7 @@ class Status(IntEnum):
     """Status codes of gRPC, as far as they are sent (grpc.github.io/grpc/core/md_doc_statuscodes.html)."""
 
     OK = 0
+    DEADLINE_EXCEEDED = 4
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13

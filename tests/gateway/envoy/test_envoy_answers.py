@@ -14,6 +14,7 @@ import httpx
 import openai
 import pytest
 from slipstream_core.settings import AccessSettings
+from slipstream_gateway.upstreams.private_headers import PRIVATE
 
 from tests.gateway.envoy.conftest import MODES, Way
 from tests.gateway.key_file import Keys
@@ -132,10 +133,18 @@ def test_keys_are_checked_and_never_reach_a_server(start_path: Callable[..., Way
     path = start_path(access=AccessSettings(keys=keys.path))
     assert post(path, chat("tokens=2")).status_code == 401
     assert post(path, chat("tokens=2"), authorization="Bearer wrong").json()["error"]["code"] == "invalid_api_key"
-    found = post(path, chat("tokens=2"), authorization=f"Bearer {key}")
+    private = dict.fromkeys(PRIVATE, "1") | {"authorization": f"Bearer {key}"}
+    found = post(path, chat("tokens=2"), **private, other="1")
     assert found.status_code == 200
     [headers] = path.plain.headers + path.speculative.headers
-    assert "authorization" not in headers
+    assert not set(PRIVATE) & headers.keys()
+    assert headers["other"] == "1"
+
+
+def test_without_keys_a_clients_headers_reach_its_server(path: Way) -> None:
+    assert post(path, chat("tokens=2"), **dict.fromkeys(PRIVATE, "1")).status_code == 200
+    [headers] = path.plain.headers + path.speculative.headers
+    assert headers.keys() >= set(PRIVATE)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from slipstream_gateway.extproc import filter as filter_module
 from slipstream_gateway.extproc.messages import METHOD, BodySendMode, ProcessingRequest, ProcessingResponse
 
 from tests.gateway.gateway_thread import Gateway
@@ -41,9 +43,9 @@ def ask(
             response_deserializer=ProcessingResponse.FromString,
         )
 
-        def run(*headers: tuple[str, bytes]) -> list[Any]:
+        def run(*headers: tuple[str, bytes], messages: Iterable[Any] | None = None) -> list[Any]:
             answers = []
-            for answer in method(iter(_messages(headers)), timeout=PATIENCE_S):
+            for answer in method(iter(messages or _messages(headers)), timeout=PATIENCE_S):
                 answers.append(answer)
                 if len(answers) == 2 or answer.HasField("immediate_response"):
                     break
@@ -110,3 +112,19 @@ def test_a_length_in_odd_digits_is_refused(
 
 def test_a_length_with_zeros_before_it_is_taken(ask: Ask) -> None:
     assert _sent_headers(ask(("content-length", b"0" * 5_000 + b"39")))["content-length"].isdigit()
+
+
+def test_a_stream_that_begins_with_nothing_ends(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise streams of a client that sends nothing would take the places of Envoy's."""
+    monkeypatch.setattr(filter_module, "_FIRST_MESSAGE_S", 0.1)
+    ended = threading.Event()
+
+    def nothing() -> Iterator[Any]:
+        ended.wait(PATIENCE_S)
+        yield from ()
+
+    with pytest.raises(grpc.RpcError) as raised:
+        ask(messages=nothing())
+    ended.set()
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert raised.value.details() == "a stream began without a message"

@@ -20,17 +20,18 @@ from slipstream_core.manifest.grants import API_KEY_FIELD, key_uses, read_grants
 from slipstream_core.settings import AccessSettings, AdminSettings, AuditSettings, TlsSettings, UpstreamSettings
 from slipstream_gateway.decide.classify import load_model
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
+from slipstream_gateway.upstreams.private_headers import PRIVATE
 from slipstream_gateway.upstreams.tls import read_credentials
 
 _UNIX = "unix:"
 SHARED_KEY_VARIABLES = ("*_API_KEY",)
 """The default in a cluster, where authors of manifests are not operators of the gateway."""
 _HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+# RFC 9110, section 7.6.1
 _OF_ONE_HOP = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
 _OF_THE_BODY = ("content-length", "content-type", "content-encoding", "accept-encoding")
-_OF_CALLERS = ("authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key")
 _OF_OURS = ("host", "expect", "traceparent", "tracestate", "x-request-timeout")
-_NEVER_FORWARDED = frozenset((*_OF_ONE_HOP, *_OF_THE_BODY, *_OF_CALLERS, *_OF_OURS))  # RFC 9110, section 7.6.1
+_NEVER_FORWARDED = frozenset((*_OF_ONE_HOP, *_OF_THE_BODY, *_OF_OURS, "set-cookie", *PRIVATE))
 
 
 def check_ext_proc(args: argparse.Namespace) -> None:

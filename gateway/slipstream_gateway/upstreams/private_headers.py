@@ -1,0 +1,8 @@
+"""Headers of clients that no server gets: over HTTP never, behind Envoy if the gateway has keys."""
+
+from __future__ import annotations
+
+_CREDENTIALS = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key")
+# By these a client acts on others in vLLM, past the permissions of its key.
+_ON_OTHERS = ("x-vllm-priority", "x-session-id", "x-data-parallel-rank")
+PRIVATE = (*_CREDENTIALS, *_ON_OTHERS)
