@@ -22,8 +22,9 @@ _VLLM = (
     "guided_choice guided_grammar guided_json guided_regex ignore_eos include_reasoning "
     "include_stop_str_in_output kv_transfer_params length_penalty logprob_token_ids media_io_kwargs min_p "
     "min_tokens mm_payload mm_processor_kwargs previous_input_messages priority prompt_embeds prompt_logprobs "
-    "repetition_detection repetition_penalty request_id return_mm_kwargs return_prompt_text return_token_ids "
-    "return_token_offsets return_tokens_as_token_ids routed_experts_prompt_start session_id skip_special_tokens "
+    "repetition_detection repetition_penalty request_id return_assistant_tokens_mask return_mm_kwargs "
+    "return_prompt_text return_token_ids return_token_offsets return_tokens_as_token_ids return_weight_versions "
+    "routed_experts_prompt_start session_id skip_special_tokens "
     "spaces_between_special_tokens stop_token_ids stream_interval structured_outputs thinking_token_budget top_k "
     "trace_decode_token_ids truncate_prompt_tokens truncation_side use_beam_search vllm_xargs watermarking"
 )

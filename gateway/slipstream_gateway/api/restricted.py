@@ -48,6 +48,10 @@ _OF_RESPONSES = (_IN_RESPONSES, KNOWN_PARAMETERS - _IN_RESPONSES.keys() - _WITH_
 _RUN_BY_CLIENTS = frozenset(
     {"function", "custom", "namespace", "local_shell", "apply_patch", "computer", "computer_use_preview"}
 )
+# Items of a response's input that declare tools, and the names under which tools and their schemas stand: a property
+# of a schema is no reference.
+_WITH_TOOLS = ("additional_tools", "tool_search_output")
+_OF_TOOLS = frozenset({"tools", "parameters", "input_schema", "output_schema", "schema"})
 _NULL = frozenset({b"null"})
 _NEUTRAL = {str(Restricted.PRIORITY): frozenset({b"null", b"0"})}
 _decode_holders = msgspec.json.Decoder(list[_Holder]).decode
@@ -79,7 +83,7 @@ def restricted_uses(
         found.setdefault(None if _bare(name) in _BARE_NAMES else Restricted.UNKNOWN, shorten(name))
     if _TEMPLATE_KWARGS in fields:
         kwargs = _decoded(fields[_TEMPLATE_KWARGS], _TEMPLATE_KWARGS, found)
-        if isinstance(kwargs, dict) and _TEMPLATE in kwargs:
+        if isinstance(kwargs, dict) and kwargs.get(_TEMPLATE) is not None:
             found.setdefault(Restricted.CHAT_TEMPLATE, f"{_TEMPLATE_KWARGS}.{_TEMPLATE}")
     if "tools" in fields:
         _find_server_tools(_decoded(fields["tools"], "tools", found), found)
@@ -112,8 +116,11 @@ def _find_in_part(where: str, part: Any, found: Uses) -> None:
             if isinstance(kind, str) and kind in _IN_PARTS:
                 found.setdefault(_IN_PARTS[kind], f"{where}.type")
             for name in value.keys() & _IN_PARTS.keys():
-                found.setdefault(_IN_PARTS[name], f"{where}.{name}")
-            values += value.values()
+                if value[name] is not None:
+                    found.setdefault(_IN_PARTS[name], f"{where}.{name}")
+            if kind in _WITH_TOOLS:
+                _find_server_tools(value.get("tools"), found)
+            values += [inner for name, inner in value.items() if name not in _OF_TOOLS]
 
 
 def _find_server_tools(tools: Any, found: Uses) -> None:
@@ -123,10 +130,19 @@ def _find_server_tools(tools: Any, found: Uses) -> None:
         tool = values.pop()
         if not isinstance(tool, dict):
             continue
-        kind = tool.get("type") or "function"
-        if not isinstance(kind, str) or kind not in _RUN_BY_CLIENTS:
+        if not _is_run_by_client(tool):
             found.setdefault(Restricted.SERVER_TOOLS, "tools")
         values += _items(tool.get("tools"))
+
+
+def _is_run_by_client(tool: Mapping[str, Any]) -> bool:
+    kind = tool.get("type") or "function"
+    if kind == "shell":
+        environment = tool.get("environment")
+        return isinstance(environment, dict) and environment.get("type") == "local"
+    if kind == "tool_search":
+        return tool.get("execution") == "client"
+    return isinstance(kind, str) and kind in _RUN_BY_CLIENTS
 
 
 def _items(value: Any) -> Sequence[Any]:

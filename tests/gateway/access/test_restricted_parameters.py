@@ -35,7 +35,8 @@ def content(*given: Mapping[str, object]) -> dict[str, object]:
 
 
 PART = "messages[0].content[1]"
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+IMAGE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+SCHEMA = {"type": "object", "properties": {"uuid": {"type": "string"}, "file_id": {"type": "string"}}}
 FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {}}}
 NESTED = {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}, {"type": "mcp"}]}
 RESTRICTED = [
@@ -74,6 +75,11 @@ RESTRICTED = [
     ({"model": "acme", "input": "x", "prompt": {"id": "pmpt_1"}}, Restricted.STORED_PROMPT, "prompt"),
     ({**RESPONSE, "tools": [{"type": "mcp", "server_url": "http://10.0.0.1"}]}, Restricted.SERVER_TOOLS, "tools"),
     ({**RESPONSE, "tools": [NESTED]}, Restricted.SERVER_TOOLS, "tools"),
+    (items({"type": "additional_tools", "tools": [{"type": "mcp"}]}), Restricted.SERVER_TOOLS, "tools"),
+    (items({"type": "tool_search_output", "tools": [NESTED]}), Restricted.SERVER_TOOLS, "tools"),
+    ({**RESPONSE, "tools": [{"type": "shell"}]}, Restricted.SERVER_TOOLS, "tools"),
+    ({**RESPONSE, "tools": [{"type": "shell", "environment": {"type": "auto"}}]}, Restricted.SERVER_TOOLS, "tools"),
+    ({**RESPONSE, "tools": [{"type": "tool_search", "execution": "server"}]}, Restricted.SERVER_TOOLS, "tools"),
     ({**CHAT, "web_search_options": {}}, Restricted.SERVER_TOOLS, "web_search_options"),
     ({**CHAT, "custom_logit_processor": "x"}, Restricted.UNKNOWN, "custom_logit_processor"),
     ({**CHAT, "logits_processors": ["os.system"]}, Restricted.UNKNOWN, "logits_processors"),
@@ -92,8 +98,14 @@ FREE = [
     {**CHAT, "chat_template_kwargs": {"enable_thinking": False}, "documents": [{"text": "x"}], "cache_salt": "s"},
     {**CHAT, "tools": [FUNCTION], "structured_outputs": {"regex": "a"}, "stop_token_ids": [1], "min_tokens": 1},
     {**RESPONSE, "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "g"}], "prompt": None},
+    {**RESPONSE, "tools": [{"type": "shell", "environment": {"type": "local"}}]},
+    {**RESPONSE, "tools": [{"type": "tool_search", "execution": "client"}]},
+    items({"type": "additional_tools", "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}]}),
+    {**CHAT, "chat_template_kwargs": {"chat_template": None}},
     parts(IMAGE),
+    parts({**IMAGE, "uuid": None}, {"type": "text", "text": "", "audio_embeds": None}),
     parts({"type": "text", "text": "file_id uuid"}),
+    content({"type": "input_image", "image_url": IMAGE["image_url"]["url"], "file_id": None}),
     content({"type": "input_text", "text": "x"}),
     {**COMPLETION, "prompt": ["x", "y"]},
 ]
@@ -161,6 +173,7 @@ def test_a_key_may_send_what_it_has_permissions_for(served: Callable[..., Any], 
     for body, _, path in RESTRICTED:
         answer = post(running.url, every, body)
         assert answer.status_code != 403, (path, answer.text)
+        assert answer.status_code < 500, (path, answer.text)
     for body in FREE:
         answer = post(running.url, plain, body)
         assert answer.status_code == 200, answer.text
