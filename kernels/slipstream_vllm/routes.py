@@ -285,6 +285,7 @@ def _digest(token: str) -> bytes:
 
 def _is_loopback(request: Request) -> bool:
     try:
-        return request.client is not None and ip_address(request.client.host).is_loopback
+        address = ip_address(request.client.host if request.client is not None else "")
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback  # on a listener of both families
     except ValueError:  # a Unix socket or a test client has no address
         return False

@@ -134,9 +134,9 @@ class Child:
         if not _is_gone_within(group, settle_s):
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-            self._process.wait()
             _is_gone_within(group, _KILLED_S)
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a process that waits for a dead disk cannot be killed
+            self._process.wait(_KILLED_S)
 
 
 def wait_until_ready(
