@@ -169,6 +169,8 @@ async def own_kills(ports: list[int], times: int, targets: list[str]) -> tuple[l
         async def unkill(number: int) -> None:
             await turn("DELETE")
 
+        await turn("POST")  # the client's imports and connections belong to no kill
+        await turn("DELETE")
         return await kills(ports, times, lambda number: turn("POST"), unkill)
 
 
