@@ -220,7 +220,7 @@ def test_a_running_download_is_shown() -> None:
     raw = hub_pair()
     running = {"name": "weights", "ready": False, "state": {"running": {"startedAt": "2026-11-26T06:00:00Z"}}}
     pod = {"metadata": {"name": "p", **template(raw)["metadata"]}, "status": {"initContainerStatuses": [running]}}
-    problem = worst_problem([pod])
+    problem = worst_problem([pod], None)
     assert problem is not None
     assert problem.reason is PodReason.DOWNLOADING_WEIGHTS
     assert problem.message == "pod p: downloads its weights since 2026-11-26T06:00:00Z"

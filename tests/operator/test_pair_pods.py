@@ -114,7 +114,7 @@ PULL = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "triton
     ],
 )
 def test_a_pods_problem_is_named_in_its_own_words(status: JSON, reason: PodReason, words: str):
-    problem = worst_problem([pod(**status)])
+    problem = worst_problem([pod(**status)], None)
     assert problem is not None
     assert problem.reason is reason
     assert problem.message.startswith("pod acme-1: ")
@@ -150,7 +150,7 @@ def test_a_pods_problem_is_named_in_its_own_words(status: JSON, reason: PodReaso
     ],
 )
 def test_a_pod_that_is_well_or_on_its_way_has_none(status: JSON):
-    assert worst_problem([pod(**status)]) is None
+    assert worst_problem([pod(**status)], None) is None
 
 
 def test_the_most_telling_problem_of_all_pods_is_told():
@@ -159,17 +159,17 @@ def test_the_most_telling_problem_of_all_pods_is_told():
         pod("acme-2", containerStatuses=[container(waiting=PULL)]),
     ]
     for order in (pods, pods[::-1]):
-        problem = worst_problem(order)
+        problem = worst_problem(order, None)
         assert problem is not None
         assert problem.message.startswith("pod acme-2: ")
 
 
 def test_a_pod_that_leaves_has_no_problem_any_more():
-    assert worst_problem([pod(leaving=True, containerStatuses=[container(waiting=PULL)])]) is None
+    assert worst_problem([pod(leaving=True, containerStatuses=[container(waiting=PULL)])], None) is None
 
 
 def test_a_long_message_is_cut():
-    problem = worst_problem([pod(**unschedulable("node " * 2000))])
+    problem = worst_problem([pod(**unschedulable("node " * 2000))], None)
     assert problem is not None
     assert len(problem.message) < 700
 

@@ -101,6 +101,37 @@ def test_servers_that_run_elsewhere_are_taken_as_ready(raw: JSON):
     assert headline(made) == ("Ready", "External")
 
 
+REFUSALS = [
+    'pods "acme-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/'
+    "gpu=4, limited: requests.nvidia.com/gpu=4",
+    'pods "acme-1" is forbidden: maximum memory usage per Container is 4Gi, but limit is 8Gi',
+    'pods "acme-1" is forbidden: violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true)',
+    'pods "acme-1" is forbidden: no PriorityClass with name serving was found',
+    'pods "acme-1" is forbidden: error looking up service account ml/serving: serviceaccount "serving" not found',
+    'pods "acme-1" is forbidden: pod rejected: RuntimeClass "nvidia" not found',
+    'admission webhook "images.example.com" denied the request: the image has no signature',
+    'Pod "acme-1" is invalid: spec.containers[0].resources.requests: Invalid value: "9": must be less than or equal',
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_pods_that_the_api_server_refuses_are_told_in_its_words(refusal: str):
+    live = live_deployment(RAW, ready=0, updated=0)
+    live["status"]["conditions"] = [
+        {"type": "Progressing", "status": "True", "reason": "NewReplicaSetCreated"},
+        {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": refusal},
+    ]
+    made = after(RAW, plan(RAW), deployment=live)
+    assert said(made, "Ready") == ("False", "FailedCreate")
+    assert condition(made, "Ready").message == f"0 of 2 servers are ready; pods are refused: {refusal}"
+    assert refusal in condition(made, "Progressing").message
+    [note] = made.notes
+    assert (note.type, note.reason) == ("Warning", "FailedCreate")
+    assert refusal in note.message
+    del live["status"]["conditions"][1]
+    assert said(after(RAW, made, deployment=live), "Ready") == ("False", "NoReadyReplicas")
+
+
 def unreachable(count: int, total: int = 2) -> UnreachableServers:
     return UnreachableServers(servers=("http://a:8000",), unreachable=count, total=total)
 

@@ -82,7 +82,7 @@ def _trouble(pair: ModelPair, observed: Observed) -> _Trouble:
     report = preflight_report(pods, weights_hash(pair))
     if report is not None and report.tokenizer_compatible is False:
         return _Trouble(report.message, True)
-    problem = worst_problem(pods)
+    problem = worst_problem(pods, observed.canary.deployment)
     if problem is None:
         rejected = [str(one) for one in observed.rejected if f"/{CANARY_PREFIX}" in one.path]
         return _Trouble("; ".join(rejected), False)

@@ -30,7 +30,8 @@ _ELSEWHERE = "the pair names external servers"
 
 def pair_conditions(case: PairCase, replicas: Replicas) -> Iterator[tuple[ConditionType, Finding]]:
     """All conditions, in order."""
-    observed, pod = case.observed, worst_problem(case.observed.pods)
+    observed = case.observed
+    pod = worst_problem(observed.pods, observed.deployment)
     yield ConditionType.ACCEPTED, _accepted(case)
     yield ConditionType.READY, _with_ignored(_ready(case, replicas, pod), case.ignored)
     yield ConditionType.RESOLVED_REFS, _resolved_refs(case, pod)

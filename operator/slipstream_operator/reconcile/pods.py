@@ -56,13 +56,14 @@ class PodReason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     CRASH_LOOP = "CrashLoop"
     CONTAINER_FAILED = "ContainerFailed"
+    FAILED_CREATE = "FailedCreate"
     UNSCHEDULABLE = "Unschedulable"
     EVICTED = "Evicted"
     DOWNLOADING_WEIGHTS = "DownloadingWeights"
 
 
 class PodProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """The problem of one pod. `message` begins with the pod's name."""
+    """The problem of one pod, whose name begins `message`, or of pods that were never created."""
 
     reason: PodReason
     message: str
@@ -75,12 +76,23 @@ class PreflightReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     message: str
 
 
-def worst_problem(pods: Sequence[KubeObject]) -> PodProblem | None:
-    """The most informative problem of all pods that are not being deleted; None where there is none."""
+def worst_problem(pods: Sequence[KubeObject], deployment: KubeObject | None) -> PodProblem | None:
+    """The most informative problem of all pods that are not being deleted, and of those that `deployment` could not
+    create; None where there is none."""
     staying = (pod for pod in pods if "deletionTimestamp" not in _metadata(pod))
     problems = [problem for pod in sorted(staying, key=_name) for problem in _problems(pod)]
+    problems += _refusals(deployment or {})
     order = list(PodReason)
     return min(problems, key=lambda problem: order.index(problem.reason), default=None)
+
+
+def _refusals(deployment: KubeObject) -> Iterator[PodProblem]:
+    """The API server's words about pods that it refuses: by a quota, a LimitRange, PodSecurity, an unknown
+    PriorityClass or ServiceAccount, or an admission webhook. LeaderWorkerSets do not report them."""
+    for condition in (deployment.get("status") or {}).get("conditions") or []:
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            message = f"pods are refused: {condition.get('message') or condition.get('reason') or 'no message'}"
+            yield PodProblem(reason=PodReason.FAILED_CREATE, message=_short(message))
 
 
 def restarts(pods: Sequence[KubeObject]) -> int:
@@ -201,8 +213,11 @@ def telling(log: str) -> str:
 
 
 def _problem(pod: KubeObject, reason: PodReason, message: str) -> PodProblem:
-    shown = message if len(message) <= MAX_QUOTED_CHARS else f"{message[: MAX_QUOTED_CHARS - 1]}…"
-    return PodProblem(reason=reason, message=f"pod {_name(pod)}: {shown}")
+    return PodProblem(reason=reason, message=f"pod {_name(pod)}: {_short(message)}")
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= MAX_QUOTED_CHARS else f"{message[: MAX_QUOTED_CHARS - 1]}…"
 
 
 def _terminated(status: dict[str, Any]) -> dict[str, Any] | None:
