@@ -180,15 +180,21 @@ def _ready(cluster: Cluster, name: str) -> str:
     return "" if found is None else found[2]
 
 
-def test_child_that_the_server_refuses_is_said_and_the_rest_is_made(cluster: Cluster) -> None:
-    spec = pair_spec("refused")
-    spec["serving"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
-    cluster.declare("ModelPair", "refused", spec)
-    eventually(lambda: "Deployment/slipstream-refused" in _ready(cluster, "refused"))
-    assert cluster.children("refused").keys() == CHILDREN - {"deployments"}
-    cluster.patch("modelpairs", "refused", {"spec": {"serving": {"affinity": None}}})
-    all_children(cluster, "refused")
-    eventually(lambda: "slipstream-refused" not in _ready(cluster, "refused"))
+@pytest.mark.parametrize(
+    ("name", "node_affinity"),
+    [("invalid", {"requiredDuringSchedulingIgnoredDuringExecution": {}}), ("mistyped", "yes")],  # status 422 and 500
+)
+def test_child_that_the_server_refuses_is_said_and_the_rest_is_made(
+    cluster: Cluster, name: str, node_affinity: object
+) -> None:
+    spec = pair_spec(name)
+    spec["serving"]["affinity"] = {"nodeAffinity": node_affinity}
+    cluster.declare("ModelPair", name, spec)
+    eventually(lambda: f"Deployment/slipstream-{name}" in _ready(cluster, name))
+    assert cluster.children(name).keys() == CHILDREN - {"deployments"}
+    cluster.patch("modelpairs", name, {"spec": {"serving": {"affinity": None}}})
+    all_children(cluster, name)
+    eventually(lambda: f"slipstream-{name}" not in _ready(cluster, name))
 
 
 def test_policies_for_one_pair_follow_each_other(cluster: Cluster) -> None:

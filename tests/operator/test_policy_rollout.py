@@ -390,6 +390,51 @@ def test_new_spec_clears_a_rollback() -> None:
     assert [decision.rule for decision in world.status.decisions].count("NewSpec") == 1
 
 
+@pytest.mark.parametrize(
+    ("edit", "restarted"),
+    [
+        ({"classes": [{"name": LONG, "draftTokens": 2}]}, [LONG]),
+        ({"classes": [{"name": "summarization", "thresholds": {"acceptanceFloor": 0.1}}]}, [LONG]),
+        ({"classes": [{"name": "open_chat", "mode": "plain"}]}, []),
+        ({"analysis": {"minSamples": 40, "windowSeconds": 60}}, []),
+        ({"rollback": {"maxRetries": 9}}, []),
+    ],
+)
+def test_an_edit_restarts_only_the_classes_that_it_concerns(edit: dict[str, Any], restarted: list[str]) -> None:
+    world = World()
+    for _ in range(3):
+        world.serve(60, LONG)
+        world.serve_and_look(60)
+    assert (world.of().phase, world.of(LONG).phase) == (Phase.PROMOTED, Phase.PROMOTED)
+    before = world.of(), world.of(LONG)
+    world.respec(**edit)
+    world.look()
+    world.serve_and_look(60)
+    assert (world.of().phase, world.of().since, world.of().spec_hash) == (
+        Phase.PROMOTED,
+        before[0].since,
+        before[0].spec_hash,
+    )
+    assert (world.of(LONG).phase is Phase.PROMOTED, world.of(LONG).spec_hash == before[1].spec_hash) == (
+        not restarted,
+        not restarted,
+    )
+    said = [one.message for one in world.status.decisions if one.rule == "NewSpec"]
+    assert said == [f"new spec: {name} restarts" for name in restarted]
+
+
+def test_a_state_of_the_version_before_hashes_of_classes_stays() -> None:
+    world = promoted()
+    whole = world.status.spec_hash
+    world.edit(spec_hash="")
+    world.ledger.follow(None, world.status)
+    world.status = msgspec.structs.replace(world.status, checkpoint=world.ledger.checkpoint(world.status))
+    world.restart()
+    world.look()
+    assert (world.of().phase, world.status.spec_hash) == (Phase.PROMOTED, whole)
+    assert world.of().spec_hash not in ("", whole)
+
+
 def test_retry_token_clears_rollbacks_and_leaves_the_others_alone() -> None:
     world = World()
     for _ in range(3):

@@ -18,7 +18,7 @@ from slipstream_core.manifest.engines import (
     WireProtocol,
 )
 from slipstream_core.manifest.files import EMBEDDED_MANIFEST, ManifestFile, compile_file, load_file, read_file
-from slipstream_core.manifest.fingerprint import spec_hash
+from slipstream_core.manifest.fingerprint import SpecHashes
 from slipstream_core.manifest.objects import (
     API_VERSION,
     ClassRule,
@@ -73,6 +73,7 @@ __all__ = [
     "Route",
     "RoutingTable",
     "SlipstreamEngine",
+    "SpecHashes",
     "SpeculationPolicy",
     "Standing",
     "Target",
@@ -92,7 +93,6 @@ __all__ = [
     "read_file",
     "resolve",
     "resolve_source",
-    "spec_hash",
     "standing_of",
     "table_of",
     "triton_model_name",

@@ -1,4 +1,4 @@
-"""Hashes of manifest objects as written: of a whole route, and of the spec that a rollback judged."""
+"""Hashes of manifest objects as written: of a whole route, and of the spec that classes are judged under."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import cache
 
 import msgspec
 
-from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_core.manifest.objects import ClassRule, ModelPair, SpeculationPolicy, SpeculationPolicySpec, rule_of
+from slipstream_core.manifest.rollout import Analysis, Rollback, Thresholds, effective
 
 
 def written_hash(*parts: object) -> str:
@@ -15,15 +16,39 @@ def written_hash(*parts: object) -> str:
     return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]
 
 
-def spec_hash(pair: ModelPair | None, policy: SpeculationPolicy) -> str:
-    """The hash of the spec that a rollback is tied to, as 16 hexadecimal digits. A different hash restarts the classes.
+class SpecHashes:
+    """Hashes of the spec that classes are judged under, each 16 hexadecimal digits. A class restarts if its own is
+    another one (`of`). `whole` is that of everything, which gateways of version 0.1 compare.
 
-    It leaves out fields that do not change how requests are answered: kill switches, `enabled`, `retryToken` (which
-    clears a rollback by itself), bounds on requests, and the number and addresses of servers. Fields at their default
-    are left out as well, so that a version with more fields does not clear a rollback.
+    They leave out fields that do not change how requests are answered: kill switches, `enabled`, `retryToken` (which
+    clears a rollback by itself), bounds on requests, and the number and addresses of servers. That of a class also
+    leaves out the rules of other classes, and how the operator judges (`analysis`, `rollback`) or gateways keep
+    (`capture`, `parityTexts`). Fields at their default are left out as well, so that a version with more fields does
+    not clear a rollback.
     """
-    policy_spec = msgspec.structs.replace(policy.spec, kill_switch=None, retry_token=None, enabled=True)
-    return written_hash(None if pair is None else _judged(pair), beyond_defaults(policy_spec))
+
+    def __init__(self, pair: ModelPair | None, policy: SpeculationPolicy) -> None:
+        written = None if pair is None else _judged(pair)
+        spec = msgspec.structs.replace(policy.spec, kill_switch=None, retry_token=None, enabled=True)
+        self.whole = written_hash(written, beyond_defaults(spec))
+        self._shared = written_hash(written, beyond_defaults(_shared_by_classes(spec)))
+        self._spec = spec
+        self._own: dict[str, str] = {}
+
+    def of(self, request_class: str) -> str:
+        """The hash of what concerns a class, `task/length`."""
+        found = self._own.get(request_class)
+        if found is None:
+            rule = rule_of(self._spec, request_class) or ClassRule(name=request_class)
+            limits = effective(self._spec.thresholds, rule.thresholds)
+            own = msgspec.structs.replace(rule, name=request_class, thresholds=limits)
+            found = self._own[request_class] = written_hash(self._shared, beyond_defaults(own))
+        return found
+
+
+def _shared_by_classes(spec: SpeculationPolicySpec) -> SpeculationPolicySpec:
+    judging = {"analysis": Analysis(), "rollback": Rollback(), "capture": None, "parity_texts": False}
+    return msgspec.structs.replace(spec, classes=(), thresholds=Thresholds(), **judging)
 
 
 def _judged(pair: ModelPair) -> object:

@@ -340,6 +340,12 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     ] = None
 
 
+def rule_of(spec: SpeculationPolicySpec, request_class: str) -> ClassRule | None:
+    """The rule for a class, `task/length`: one for that takes precedence over one for its task."""
+    rules = {rule.name: rule for rule in spec.classes}
+    return rules.get(request_class) or rules.get(request_class.partition("/")[0])
+
+
 class SpeculationPolicy(
     msgspec.Struct,
     frozen=True,

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from slipstream_core.manifest.check import show
+from slipstream_core.manifest.fingerprint import SpecHashes
 from slipstream_core.manifest.objects import SpeculationPolicy
 from slipstream_core.manifest.status import (
     ClassStatus,
@@ -56,13 +57,13 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standing_of(
-    policy: SpeculationPolicy, raw_status: Mapping[str, Any] | None, *, spec_hash: str | None = None
+    policy: SpeculationPolicy, raw_status: Mapping[str, Any] | None, *, hashes: SpecHashes | None = None
 ) -> Standing:
     """The standing according to the status of a cluster's `policy`. Never raises.
 
     Without a status every class is at the first step of its rollout. An unreadable status counts as stale: plain.
-    `spec_hash` is that of the current pair and policy (see `fingerprint`; None if unknown). The operator has not judged
-    a new spec yet, so a status for another spec applies to its rollbacks alone.
+    `hashes` are those of the current pair and policy; None if unknown. While the operator has not judged a class under
+    the present spec, only its rollback applies.
     """
     first = _first(policy, "the operator has not reported on this class")
     decisions, obeyed = _apart(raw_status or {})
@@ -75,11 +76,13 @@ def standing_of(
         twice = next(name for index, name in enumerate(names) if name in names[:index])
         return _unreadable(policy, f"the class {show(twice)} is listed twice - at `$.classes`")
     classes = {entry.name: _standing(entry) for entry in status.classes}
-    if spec_hash is None or not status.spec_hash or status.spec_hash == spec_hash:
+    if hashes is None or not status.spec_hash or status.spec_hash == hashes.whole:
         return Standing(classes=classes, initial=first, decisions=decisions)
-    taken_back = {name: standing for name, standing in classes.items() if standing.phase is Phase.ROLLED_BACK}
     unjudged = _first(policy, "the operator has not judged this spec yet")
-    return Standing(classes=taken_back, initial=unjudged, decisions=decisions)
+    for entry in status.classes:
+        if entry.phase is not Phase.ROLLED_BACK and entry.spec_hash != hashes.of(entry.name):
+            classes[entry.name] = unjudged
+    return Standing(classes=classes, initial=unjudged, decisions=decisions)
 
 
 def _apart(raw_status: Any) -> tuple[tuple[LastDecision, ...], Any]:

@@ -211,6 +211,10 @@ class ClassStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     since: Annotated[str, Meta(max_length=64, description="Start of the phase or step.")] = ""
     retries: Annotated[int, Meta(ge=0, description="Retries of this spec so far.")] = 0
     retry_at: Annotated[Time | None, Meta(description="Start of the next retry; null: none is scheduled.")] = None
+    spec_hash: Annotated[
+        str,
+        Meta(max_length=64, description="Hash of the part of the spec that concerns the class; another restarts it."),
+    ] = ""
     message: Annotated[str, Meta(max_length=1024, description="Reason for the phase.")] = ""
     decided_plain: Annotated[
         float | None,
@@ -225,7 +229,9 @@ class SpeculationPolicyStatus(msgspec.Struct, frozen=True, kw_only=True, rename=
     """Observed state of a policy."""
 
     observed_generation: Annotated[int, Meta(ge=0, description="Generation that this status describes.")] = 0
-    spec_hash: Annotated[str, Meta(max_length=64, description="Hash of the spec that rollbacks are tied to.")] = ""
+    spec_hash: Annotated[
+        str, Meta(max_length=64, description="Hash of the whole spec that the classes were judged under.")
+    ] = ""
     retry_token: Annotated[str | None, Meta(description="Last retryToken that was applied.")] = None
     state: Annotated[str, Meta(max_length=64, description="State of the policy in one word.")] = ""
     reason: Annotated[str, Meta(max_length=256, description="Reason of the most important condition.")] = ""

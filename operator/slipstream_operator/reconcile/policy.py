@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from slipstream_core.manifest.fingerprint import spec_hash
+from slipstream_core.manifest.fingerprint import SpecHashes
 from slipstream_core.manifest.status import (
     MAX_DECISIONS,
     ClassStatus,
@@ -101,54 +101,65 @@ def _judge(
     facts: PolicyFacts, starts: Mapping[str, ClassState], situation: Situation
 ) -> tuple[tuple[Judged, ...], _Renewal]:
     """Every class with its present state, and the spec that they are judged under."""
-    token, current = None, None
-    if facts.policy is not None and facts.pair is not None:
-        token, current = facts.policy.spec.retry_token, spec_hash(facts.pair, facts.policy)
-    judged = []
-    for name in sorted({*starts, *facts.classes} if facts.policy is not None else starts):
-        state, seen = starts.get(name), facts.classes.get(name)
-        if state is None:
-            judged.append(_advanced(initial(situation.spec, name, situation.now), seen, situation))
-        elif current is not None and (begun := _begun_anew(state, current, token, situation)):
-            begun = with_control(begun, None, situation, before=begun)
-            judged.append(Judged(state=begun, facts=None))  # the facts are of the previous spec
-        else:
-            judged.append(_advanced(state, seen if state.is_own else None, situation))
-    return tuple(judged), _renewal(facts.prior, starts, current, token, situation.now)
+    if facts.policy is None or facts.pair is None:
+        names = sorted(starts if facts.policy is None else {*starts, *facts.classes})
+        kept = tuple(_kept(name, starts.get(name), facts, situation) for name in names)
+        return kept, _unrenewed(facts.prior, starts)
+    token, hashes = facts.policy.spec.retry_token, SpecHashes(facts.pair, facts.policy)
+    judged: list[Judged] = []
+    restarted: list[str] = []
+    for name in sorted({*starts, *facts.classes}):
+        state, own = starts.get(name), hashes.of(name)
+        begun: ClassState | None = None
+        if state is not None and state.spec_hash not in (own, hashes.whole):  # `whole` in version 0.1
+            restarted.append(name)
+            begun = initial(situation.spec, name, situation.now)
+        elif state is not None:
+            begun = _retried(state, token, situation)
+        if begun is None:
+            found = _kept(name, state, facts, situation)
+        else:  # the facts are of the previous spec or attempt
+            found = Judged(state=with_control(begun, None, situation, before=begun), facts=None)
+        judged.append(msgspec.structs.replace(found, state=msgspec.structs.replace(found.state, spec_hash=own)))
+    return tuple(judged), _renewal(facts.prior, starts, hashes.whole, token, restarted, situation.now)
+
+
+def _kept(name: str, state: ClassState | None, facts: PolicyFacts, situation: Situation) -> Judged:
+    """A class under the spec that it was judged under, or a new one."""
+    seen = facts.classes.get(name)
+    if state is None:
+        return _advanced(initial(situation.spec, name, situation.now), seen, situation)
+    return _advanced(state, seen if state.is_own else None, situation)
 
 
 def _renewal(
     before: SpeculationPolicyStatus,
     starts: Mapping[str, ClassState],
-    current: str | None,
+    whole: str,
     token: str | None,
+    restarted: Sequence[str],
     now: datetime,
 ) -> _Renewal:
-    """The spec that the classes are judged under from now on. `current` is its hash, None if it is not known."""
-    if current is None:
-        return _unrenewed(before, starts)
-    outdated = any(state.spec_hash != current for state in starts.values())
-    decision = LastDecision(time=rfc3339(now), rule="NewSpec", message="new spec: every class restarts")
+    """The spec that the classes are judged under from now on. `restarted` are those that it restarts."""
     honoured = token or next((state.retry_token for state in starts.values()), before.retry_token)
-    return _Renewal(spec_hash=current, retry_token=honoured, decisions=(decision,) if outdated else ())
+    names = "every class" if len(restarted) == len(starts) else ", ".join(restarted)
+    verb = "restarts" if len(restarted) in (1, len(starts)) else "restart"
+    decision = LastDecision(time=rfc3339(now), rule="NewSpec", message=f"new spec: {names} {verb}")
+    return _Renewal(spec_hash=whole, retry_token=honoured, decisions=(decision,) if restarted else ())
 
 
 def _unrenewed(before: SpeculationPolicyStatus, starts: Mapping[str, ClassState]) -> _Renewal:
-    """The spec that the classes were judged under, from their memory, since the status may have been deleted. If they
-    differ, a rolled-back class takes precedence, then the latest one."""
-    if not starts:
-        return _Renewal(spec_hash=before.spec_hash, retry_token=before.retry_token)
-    latest = max(starts.values(), key=lambda state: (state.phase is Phase.ROLLED_BACK, state.since))
-    return _Renewal(spec_hash=latest.spec_hash, retry_token=latest.retry_token)
+    """The spec that the classes were judged under, while the present one cannot be read. The retryToken is from their
+    memory, since the status may have been deleted: that of a rolled-back class takes precedence, then the latest."""
+    latest = max(starts.values(), key=lambda state: (state.phase is Phase.ROLLED_BACK, state.since), default=None)
+    return _Renewal(spec_hash=before.spec_hash, retry_token=(before if latest is None else latest).retry_token)
 
 
-def _begun_anew(state: ClassState, spec_hash: str, token: str | None, situation: Situation) -> ClassState | None:
-    """The class in its initial state if its spec has changed or a new retryToken applies to it; else None."""
-    begun = initial(situation.spec, state.name, situation.now)
-    if state.spec_hash != spec_hash:
-        return begun
+def _retried(state: ClassState, token: str | None, situation: Situation) -> ClassState | None:
+    """The class in its initial state if a new retryToken applies to it; else None."""
     if token is None or token == state.retry_token or state.phase is not Phase.ROLLED_BACK:
         return None
+    begun = initial(situation.spec, state.name, situation.now)
     return decided(state, begun, "RetryToken", "new retryToken: the class restarts")
 
 
@@ -198,6 +209,7 @@ def _class_status(judged: Judged, situation: Situation) -> ClassStatus:
         share=state.share,
         hold_back_share=state.hold_back_share,
         hold_back_since="" if state.hold_back_since is None else rfc3339(state.hold_back_since),
+        spec_hash=state.spec_hash,
         step=state.step,
         since=rfc3339(state.since),
         retries=state.retries,

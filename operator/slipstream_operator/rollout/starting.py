@@ -110,7 +110,7 @@ def _from_status(
             retries=one.retries,
             retry_at=read_time(one.retry_at or "") if one.phase is Phase.ROLLED_BACK else None,
         )
-    judged_under = {"spec_hash": prior.spec_hash, "retry_token": prior.retry_token}
+    judged_under = {"spec_hash": one.spec_hash or prior.spec_hash, "retry_token": prior.retry_token}
     return msgspec.structs.replace(state, last_decision=latest, **judged_under)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import msgspec
-from slipstream_core.manifest.objects import ClassRule, SpeculationPolicySpec
+from slipstream_core.manifest.objects import SpeculationPolicySpec, rule_of
 from slipstream_core.manifest.status import LastDecision, Phase
 
 from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, Verdict
@@ -62,12 +62,6 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     held: str | None
     released: datetime
     connected: bool
-
-
-def rule_of(spec: SpeculationPolicySpec, name: str) -> ClassRule | None:
-    """The rule for a class: a rule for `task/length` takes precedence over one for `task`."""
-    rules = {rule.name: rule for rule in spec.classes}
-    return rules.get(name) or rules.get(name.partition("/")[0])
 
 
 def initial(spec: SpeculationPolicySpec, name: str, now: datetime, *, retries: int = 0) -> ClassState:

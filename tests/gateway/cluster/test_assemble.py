@@ -12,9 +12,9 @@ from slipstream_core.manifest import (
     ModelPair,
     Phase,
     RoutingTable,
+    SpecHashes,
     SpeculationPolicy,
     parse_resource,
-    spec_hash,
 )
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES, Assembler
 from slipstream_gateway.sources.cluster.collection import trim_object
@@ -255,7 +255,7 @@ def test_a_new_spec_does_not_inherit_what_another_has_earned() -> None:
     parsed = [parse_resource(item).item for item in (_pair("a", "x"), policy)]
     assert isinstance(parsed[0], ModelPair)
     assert isinstance(parsed[1], SpeculationPolicy)
-    policy["status"] = {"specHash": spec_hash(parsed[0], parsed[1]), "classes": entries}
+    policy["status"] = {"specHash": SpecHashes(parsed[0], parsed[1]).whole, "classes": entries}
 
     def shares() -> tuple[float, Phase]:
         standing = _table(assembler).routes["x"].standing

@@ -13,13 +13,13 @@ from slipstream_core.manifest import (
     ModelPair,
     PairStatus,
     Phase,
+    SpecHashes,
     SpeculationPolicy,
     Standing,
     compile_route,
     compile_table,
     pair_status_of,
     parse_resource,
-    spec_hash,
     standing_of,
     table_of,
 )
@@ -127,41 +127,72 @@ def test_a_pairs_status_that_cannot_be_read_lets_nothing_speculate(status: JSON)
     assert found.message.startswith("its status cannot be read: ")
 
 
-SAME: list[Callable[[], str]] = [
-    lambda: spec_hash(pair(killSwitch=True), policy()),
-    lambda: spec_hash(pair(requestBounds={"maxChoices": 3}), policy()),
-    lambda: spec_hash(pair(killSwitch=False), policy(killSwitch=True)),
-    lambda: spec_hash(pair(), policy(enabled=False)),
-    lambda: spec_hash(pair(), policy(retryToken="again")),
-    lambda: spec_hash(pair(serving={"replicas": 9, "gpus": 0, "nodeSelector": {"a": "b"}}), policy()),
-    lambda: spec_hash(pair(maxDraftTokens=8), policy(margin=0.02, analysis={"minSamples": 200}, thresholds={})),
+def hashes(pair_object: ModelPair | None, policy_object: SpeculationPolicy) -> tuple[str, str]:
+    """The hash of everything, and that of a class."""
+    found = SpecHashes(pair_object, policy_object)
+    return found.whole, found.of("code/long")
+
+
+# fmt: off
+SAME: list[Callable[[], tuple[str, str]]] = [
+    lambda: hashes(pair(killSwitch=True), policy()),
+    lambda: hashes(pair(requestBounds={"maxChoices": 3}), policy()),
+    lambda: hashes(pair(killSwitch=False), policy(killSwitch=True)),
+    lambda: hashes(pair(), policy(enabled=False)),
+    lambda: hashes(pair(), policy(retryToken="again")),
+    lambda: hashes(pair(serving={"replicas": 9, "gpus": 0, "nodeSelector": {"a": "b"}}), policy()),
+    lambda: hashes(pair(maxDraftTokens=8), policy(margin=0.02, analysis={"minSamples": 200}, thresholds={})),
 ]
-OTHER: list[Callable[[], str]] = [
-    lambda: spec_hash(None, policy()),
-    lambda: spec_hash(pair(maxDraftTokens=7), policy()),
-    lambda: spec_hash(pair(draft={"kind": "model", "source": "./draft"}), policy()),
-    lambda: spec_hash(pair(target={"source": "./target", "revision": "2"}), policy()),
-    lambda: spec_hash(pair(serving={"image": "triton:2"}), policy()),
-    lambda: spec_hash(pair(), policy(thresholds={"acceptanceFloor": 0.5})),
-    lambda: spec_hash(pair(), policy(classes=[{"name": "code"}])),
-    lambda: spec_hash(pair(), policy(maxCostIncrease=None)),
+OTHER: list[Callable[[], tuple[str, str]]] = [
+    lambda: hashes(None, policy()),
+    lambda: hashes(pair(maxDraftTokens=7), policy()),
+    lambda: hashes(pair(draft={"kind": "model", "source": "./draft"}), policy()),
+    lambda: hashes(pair(target={"source": "./target", "revision": "2"}), policy()),
+    lambda: hashes(pair(serving={"image": "triton:2"}), policy()),
+    lambda: hashes(pair(), policy(thresholds={"acceptanceFloor": 0.5})),
+    lambda: hashes(pair(), policy(classes=[{"name": "code", "draftTokens": 3}])),
+    lambda: hashes(pair(), policy(classes=[{"name": "code/long", "mode": "plain"}])),
+    lambda: hashes(pair(), policy(maxCostIncrease=None)),
+    lambda: hashes(pair(), policy(rollout={"steps": [{"share": 1}]})),
 ]
+OF_OTHERS: list[Callable[[], str]] = [
+    lambda: SpecHashes(pair(), policy(classes=[{"name": "code/short", "mode": "plain"}])).of("code/long"),
+    lambda: SpecHashes(pair(), policy(classes=[{"name": "open_chat", "draftTokens": 2}])).of("code/long"),
+    lambda: SpecHashes(pair(), policy(classes=[{"name": "code"}])).of("code/long"),
+    lambda: SpecHashes(pair(), policy(analysis={"windowSeconds": 60})).of("code/long"),
+    lambda: SpecHashes(pair(), policy(rollback={"maxRetries": 9})).of("code/long"),
+    lambda: SpecHashes(pair(), policy(parityTexts=True)).of("code/long"),
+]
+# fmt: on
 
 
 def test_a_rollback_outlives_what_does_not_change_the_answers() -> None:
-    assert {hashed() for hashed in SAME} == {spec_hash(pair(), policy())}
+    assert {hashed() for hashed in SAME} == {hashes(pair(), policy())}
 
 
 def test_any_other_spec_is_another_one() -> None:
-    found = {hashed() for hashed in OTHER}
-    assert len(found) == len(OTHER)
-    assert spec_hash(pair(), policy()) not in found
-    assert all(len(hashed) == 16 and int(hashed, 16) >= 0 for hashed in found)
+    for found in zip(*(hashed() for hashed in OTHER), strict=True):
+        assert len(set(found)) == len(OTHER)
+        assert not {*found} & {*hashes(pair(), policy())}
+        assert all(len(hashed) == 16 and int(hashed, 16) >= 0 for hashed in found)
+
+
+def test_a_class_outlives_what_concerns_others_or_how_it_is_judged() -> None:
+    assert {hashed() for hashed in OF_OTHERS} == {SpecHashes(pair(), policy()).of("code/long")}
+
+
+def test_a_classs_limit_is_its_rules_else_the_policys() -> None:
+    own = [{"name": "code", "thresholds": {"acceptanceFloor": 0.5}}]
+    ruled = SpecHashes(pair(), policy(classes=own)).of("code/long")
+    assert ruled == SpecHashes(pair(), policy(thresholds={"acceptanceFloor": 0.5})).of("code/long")
+    assert ruled == SpecHashes(pair(), policy(classes=own, thresholds={"acceptanceFloor": 0.4})).of("code/long")
 
 
 def test_a_rollbacks_hash_survives_new_versions_of_the_operator() -> None:
     """A change here clears every rollback of every cluster at an upgrade."""
-    assert spec_hash(pair(), policy(margin=0.05)) == "13fa9810f2d1f174"
+    found = SpecHashes(pair(), policy(margin=0.05))
+    assert found.whole == "13fa9810f2d1f174"
+    assert found.of("code/long") == "ea256c152ec03934"
 
 
 def test_a_table_of_a_cluster_has_what_was_found_out() -> None:
@@ -217,10 +248,11 @@ def test_what_was_said_of_another_spec_holds_only_for_what_was_taken_back() -> N
         entry("extraction/long", "Stale", 0),
         entry("extraction/short", "Disabled", 0),
     ]
-    status = {"specHash": "0" * 16, "classes": entries}
-    same = standing_of(policy(), status, spec_hash="0" * 16)
+    status = {"specHash": SpecHashes(pair(), policy()).whole, "classes": entries}
+    same = standing_of(policy(), status, hashes=SpecHashes(pair(), policy()))
     assert same.of("code/long").share == 1
-    other = standing_of(policy(rollout={"steps": [{"share": 0.1}, {"share": 1}]}), status, spec_hash="1" * 16)
+    new = policy(rollout={"steps": [{"share": 0.1}, {"share": 1}]})
+    other = standing_of(new, status, hashes=SpecHashes(pair(), new))
     assert other.of("code/short") == ClassStanding(share=0, phase=Phase.ROLLED_BACK, message="slow")
     for name in ("code/long", "extraction/long", "extraction/short", "open_chat/long"):
         assert (other.of(name).share, other.of(name).phase) == (0.1, Phase.PROGRESSING)
@@ -229,7 +261,18 @@ def test_what_was_said_of_another_spec_holds_only_for_what_was_taken_back() -> N
 
 @pytest.mark.parametrize("status", [{"classes": [entry()]}, {"specHash": "", "classes": [entry()]}])
 def test_a_status_that_names_no_spec_is_taken_at_its_word(status: JSON) -> None:
-    assert standing_of(policy(), status, spec_hash="1" * 16).of("code/long").share == 1
+    assert standing_of(policy(), status, hashes=SpecHashes(pair(), policy())).of("code/long").share == 1
+
+
+def test_a_class_that_a_new_spec_does_not_concern_keeps_its_standing() -> None:
+    hashed = SpecHashes(pair(), policy())
+    entries = [{**entry(name, "Promoted", 1), "specHash": hashed.of(name)} for name in ("code/long", "code/short")]
+    status = {"specHash": hashed.whole, "classes": entries}
+    new = policy(classes=[{"name": "code/short", "draftTokens": 2}], analysis={"windowSeconds": 60})
+    found = standing_of(new, status, hashes=SpecHashes(pair(), new))
+    assert (found.of("code/long").phase, found.of("code/long").share) == (Phase.PROMOTED, 1)
+    assert "not judged this spec" in found.of("code/short").message
+    assert "not judged this spec" in found.of("open_chat/long").message
 
 
 @pytest.mark.parametrize("decisions", [7, "all", [7], [{"rule": "Promote"}], [{"time": "t", "rule": "x" * 65}]])

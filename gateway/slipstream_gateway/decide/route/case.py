@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 from slipstream_core.manifest import ClassRule, ClassStanding, Route
-from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.objects import SpeculationPolicySpec, rule_of
 from slipstream_core.observation import Draws, Forecast, Level
 from slipstream_core.types import Arm, GenerationRequest, LengthBin, Reason, RequestProfile, TaskType, Withheld
 
@@ -161,11 +161,10 @@ def _output_tokens(profile: RequestProfile, forecast: Forecast | None) -> float:
 
 
 def _class_rule(spec: SpeculationPolicySpec | None, profile: RequestProfile, request_class: str) -> ClassRule | None:
-    """The rule for `task/length`, else the one for the task, else None; none for an unknown class."""
+    """The rule of a class; none for an unknown class."""
     if spec is None or not spec.classes or not is_known(spec, profile):
         return None
-    rules = {rule.name: rule for rule in spec.classes}
-    return rules.get(request_class) or rules.get(str(profile.task))
+    return rule_of(spec, request_class)
 
 
 def draft_lengths(route: Route, spec: SpeculationPolicySpec | None, rule: ClassRule | None) -> tuple[int, int]:

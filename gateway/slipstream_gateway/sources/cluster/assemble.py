@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from slipstream_core.kube.client import Json
 from slipstream_core.manifest.canary import canary_route
-from slipstream_core.manifest.fingerprint import spec_hash
+from slipstream_core.manifest.fingerprint import SpecHashes
 from slipstream_core.manifest.naming import canary_name, child_name
 from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.resolve import Resolution, kills_of, resolve
@@ -55,11 +55,11 @@ class _Known(msgspec.Struct, kw_only=True):
 
 
 class _Hashed(NamedTuple):
-    """The hash of a pair and its policy, cached: it is costly, and their status changes often."""
+    """The hashes of a pair and its policy, cached: they are costly, and their status changes often."""
 
     pair: ModelPair
     policy: SpeculationPolicy
-    hash: str
+    hashes: SpecHashes
 
 
 class Assembler:
@@ -204,8 +204,8 @@ class Assembler:
             return standing_of(policy, known.raw.get("status"))
         hashed = self._hashed.get(key)
         if hashed is None or hashed.pair is not pair or hashed.policy is not policy:
-            hashed = self._hashed[key] = _Hashed(pair, policy, spec_hash(pair, policy))
-        return standing_of(policy, known.raw.get("status"), spec_hash=hashed.hash)
+            hashed = self._hashed[key] = _Hashed(pair, policy, SpecHashes(pair, policy))
+        return standing_of(policy, known.raw.get("status"), hashes=hashed.hashes)
 
     def _index(self, kind: str, key: str, known: _Known) -> None:
         for resource in known.resources():

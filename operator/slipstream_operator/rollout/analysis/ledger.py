@@ -8,10 +8,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from slipstream_core.key_groups import GROUPS, group_of
-from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.objects import SpeculationPolicySpec, rule_of
 from slipstream_core.manifest.rollout import DEFAULT_ERROR_RATE, Analysis, Thresholds, effective
 from slipstream_core.manifest.status import Phase, SpeculationPolicyStatus
 from slipstream_core.observation import Observation
@@ -179,8 +178,7 @@ def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool, sh
     the share of the class's requests that may speculate."""
     if spec is None:
         return _terms(Thresholds(error_rate=DEFAULT_ERROR_RATE), Analysis(), margin=0.0, controlled=False)
-    rules = {rule.name: rule for rule in spec.classes}
-    rule = rules.get(name) or rules.get(name.partition("/")[0])
+    rule = rule_of(spec, name)
     thresholds = effective(spec.thresholds, rule.thresholds if rule is not None else None)
     if rule is not None and rule.mode == "speculative":
         thresholds = Thresholds(error_rate=thresholds.error_rate)
@@ -191,9 +189,13 @@ def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool, sh
 
 def standings_of(status: SpeculationPolicyStatus) -> dict[str, ClassMemory]:
     """The states of the classes in `status`."""
-    judged_under: dict[str, Any] = {"spec_hash": status.spec_hash, "retry_token": status.retry_token}
     return {
-        one.name: ClassMemory(**{name: getattr(one, name) for name in SHOWN}, **judged_under) for one in status.classes
+        one.name: ClassMemory(
+            **{name: getattr(one, name) for name in SHOWN},
+            spec_hash=one.spec_hash or status.spec_hash,
+            retry_token=status.retry_token,
+        )
+        for one in status.classes
     }
 
 
