@@ -169,6 +169,19 @@ def test_silence_beyond_stale_after_decodes_plainly_until_outcomes_flow_again() 
     assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
 
 
+@pytest.mark.parametrize("fail_mode", ["plain", "hold"])
+def test_a_class_that_nobody_uses_any_more_is_not_the_state_of_the_policy(fail_mode: str) -> None:
+    world = promoted(rollback={"staleAfterSeconds": 3600, "failMode": fail_mode})
+    world.serve(2, LONG)
+    world.serve_and_look(60, rounds=30, seconds=300)
+    assert world.of(LONG).phase is (Phase.STALE if fail_mode == "plain" else Phase.PROGRESSING)
+    assert world.of().phase is Phase.PROMOTED
+    condition = world.condition("AnalysisConclusive")
+    assert (condition.status, condition.reason) == ("True", "Conclusive")
+    assert f"no outcomes for 3600 s of {LONG}" in condition.message
+    assert world.status.state == ("Promoted" if fail_mode == "plain" else "Progressing")
+
+
 def test_restart_alone_wakes_no_stale_class() -> None:
     world = promoted()
     world.look(after_s=4_000)

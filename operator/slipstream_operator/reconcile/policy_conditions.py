@@ -16,6 +16,7 @@ from slipstream_operator.rollout.trips import REASONS, error_words, words
 from slipstream_operator.status.conditions import Conditions
 
 _PAIR_FIELD = "spec.pair"
+_ANALYSED = frozenset({Phase.PROGRESSING, Phase.PROMOTED})
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,35 +132,36 @@ def _complete(judged: Sequence[Judged]) -> Finding:
 
 
 def _conclusive(judged: Sequence[Judged], situation: Situation) -> Finding:
-    """Whether the measurements suffice to judge the classes that speculate."""
+    """Whether the measurements suffice to judge the classes that speculate. Those without outcomes do not count beside
+    others."""
     if not situation.connected:
         return Reason.STORE_UNREACHABLE()
-    stale = [one.state.name for one in judged if one.state.phase is Phase.STALE]
     after_s = situation.spec.rollback.stale_after_seconds
-    if stale:
-        return Reason.STALE(after_s, listed(stale))
-    analysed = [one for one in judged if one.state.phase in (Phase.PROGRESSING, Phase.PROMOTED)]
-    quiet_ones = [
-        one.state.name
-        for one in analysed
-        if one.facts is not None and situation.held is None and is_stale(one.state, one.facts, situation)
-    ]
-    if quiet_ones:
-        return Reason.NO_DATA(f"no outcomes for {after_s} s of {listed(quiet_ones)}: failMode hold keeps their phase")
-    if not analysed:
+    stale = [one.state.name for one in judged if one.state.phase is Phase.STALE]
+    held_up = [one.state.name for one in judged if _is_quiet(one, situation)]
+    active = [one for one in judged if one.state.phase in _ANALYSED and one.state.name not in held_up]
+    if not active:
+        if stale:
+            return Reason.STALE(after_s, listed(stale))
+        if held_up:
+            return Reason.NO_DATA(f"no outcomes for {after_s} s of {listed(held_up)}: failMode hold keeps their phase")
         return Reason.NO_DATA("no class is being analysed")
-    lacking = [
-        f"{one.state.name} has {'; '.join(missing)}" for one in analysed if (missing := _missing(one, situation))
-    ]
+    quiet = f"no outcomes for {after_s} s of {listed(sorted(stale + held_up))}" if stale or held_up else ""
+    lacking = [f"{one.state.name} has {'; '.join(missing)}" for one in active if (missing := _missing(one, situation))]
     if lacking:
-        return Reason.INSUFFICIENT_SAMPLES(listed(lacking))
+        return Reason.INSUFFICIENT_SAMPLES("; ".join(filter(None, [listed(lacking), quiet])))
     idle = [
-        f"{one.state.name}{without}"
-        for one in analysed
-        if one.facts is not None and (without := without_data(one.facts))
+        f"{one.state.name}{without}" for one in active if one.facts is not None and (without := without_data(one.facts))
     ]
-    said = "; ".join([f"every guard of {len(analysed)} classes has enough answers", *([listed(idle)] if idle else [])])
-    return Reason.CONCLUSIVE(said)
+    enough = f"every guard of {len(active)} classes has enough answers"
+    return Reason.CONCLUSIVE("; ".join(filter(None, [enough, listed(idle), quiet])))
+
+
+def _is_quiet(one: Judged, situation: Situation) -> bool:
+    """Whether a class is kept in its phase without outcomes."""
+    if one.facts is None or situation.held is not None or one.state.phase not in _ANALYSED:
+        return False
+    return is_stale(one.state, one.facts, situation)
 
 
 def _missing(one: Judged, situation: Situation) -> list[str]:

@@ -113,7 +113,8 @@ def _waits(state: ClassState, facts: ClassFacts | None, situation: Situation) ->
 
 
 def _state(judged: Sequence[Judged], conditions: Sequence[Condition]) -> tuple[str, Condition | None]:
-    """The state, and the condition that explains it: reasons against speculating first."""
+    """The state, and the condition that explains it: reasons against speculating first. A class that nobody uses any
+    more says nothing about the others."""
     killed, ready = find(conditions, ConditionType.KILL_SWITCH_ACTIVE), find(conditions, ConditionType.READY)
     if killed is not None and killed.status == "True":
         return "Killed", killed
@@ -122,10 +123,10 @@ def _state(judged: Sequence[Judged], conditions: Sequence[Condition]) -> tuple[s
     phases = {one.state.phase for one in judged}
     for phase, type in (
         (Phase.ROLLED_BACK, ConditionType.ROLLED_BACK),
-        (Phase.STALE, ConditionType.ANALYSIS_CONCLUSIVE),
         (Phase.PROGRESSING, ConditionType.PROGRESSING),
         (Phase.PROMOTED, ConditionType.PROGRESSING),
         (Phase.ENABLED, ConditionType.PROGRESSING),
+        (Phase.STALE, ConditionType.ANALYSIS_CONCLUSIVE),
     ):
         if phase in phases:
             return phase.value, find(conditions, type)
