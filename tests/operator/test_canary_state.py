@@ -100,6 +100,30 @@ def test_nothing_less_promotes(facts: RevisionFacts | None) -> None:
     assert advance(comparing(), case(facts=facts)).phase is CanaryPhase.COMPARING
 
 
+def test_the_way_back_to_what_served_before_is_free() -> None:
+    promoted = advance(comparing(), case(facts=GOOD))
+    assert promoted.served == ("old",)
+    back = advance(promoted, case(STARTING, revision="old", serving="new"))
+    assert (back.phase, back.rule, back.message) == (CanaryPhase.PROMOTED, "Promote", "it served before")
+    assert back.served == ("new",)
+    third = advance(back, case(STARTING, revision="third", serving="old"))
+    assert (third.phase, third.served) == (CanaryPhase.STARTING, ("new",))
+    crashing = STARTING._replace(trouble="pod x: exited with code 1", is_hopeless=True)
+    taken = advance(third, case(crashing, revision="third", serving="old"))
+    assert (taken.phase, taken.served) == (CanaryPhase.ROLLED_BACK, ("new",))
+    assert advance(taken, case(STARTING, revision="fourth", serving="old")).phase is CanaryPhase.STARTING
+
+
+def test_only_the_latest_revisions_are_remembered() -> None:
+    status = None
+    for number in range(20):
+        asleep = STARTING._replace(serving_ready=0)
+        status = advance(status, case(asleep, revision=f"{number + 1}", serving=f"{number}"))
+        assert status.phase is CanaryPhase.PROMOTED
+    assert status is not None
+    assert status.served == tuple(f"{number}" for number in range(19, 9, -1))
+
+
 def test_answers_of_another_target_are_not_compared() -> None:
     facts = but(parity=Verdict.NO_DATA)
     assert advance(comparing(), case(facts=facts, has_same_target=False)).phase is CanaryPhase.PROMOTED
@@ -137,4 +161,4 @@ def test_answers_of_another_target_may_differ() -> None:
 
 
 def test_without_a_store_it_waits_and_says_so() -> None:
-    assert "outcomes cannot be read" in advance(comparing(), case(facts=None)).message
+    assert "no outcomes have been read yet" in advance(comparing(), case(facts=None)).message

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 from slipstream_core.manifest.serving import Canary
-from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
+from slipstream_core.manifest.status import MAX_SERVED, CanaryPhase, CanaryStatus
 
 from slipstream_operator.rollout.analysis import FEWEST_REPLAYS, RevisionFacts, Verdict
 from slipstream_operator.status.conditions import read_time, rfc3339
@@ -56,6 +56,7 @@ def advance(prior: CanaryStatus | None, case: CanaryCase) -> CanaryStatus:
         status = CanaryStatus(
             revision=case.revision,
             serving=case.serving,
+            served=() if prior is None else prior.served,
             retry_token=case.canary.retry_token,
             phase=CanaryPhase.STARTING,
             since=rfc3339(case.now),
@@ -84,8 +85,10 @@ def _is_of(prior: CanaryStatus, case: CanaryCase) -> bool:
 
 
 def _begun(status: CanaryStatus, case: CanaryCase) -> CanaryStatus:
-    """The first state. Without a server of the serving revision there is nothing to compare with, and nothing to lose:
-    it is asleep, or the new revision mends it."""
+    """The first state. The way back to a revision that served before is free. Without a server of the serving revision
+    there is nothing to compare with, and nothing to lose: it is asleep, or the new revision mends it."""
+    if case.revision in status.served:
+        return _ended(status, case, CanaryPhase.PROMOTED, PROMOTE, "it served before")
     if case.servers.is_hopeless:
         return _started(status, case)
     if not case.servers.serving_ready:
@@ -155,7 +158,7 @@ def _comparing(prior: CanaryStatus, case: CanaryCase, *, since: str) -> CanarySt
     servers = case.servers
     share = min(case.canary.share, servers.ready / max(servers.ready + servers.serving_ready, 1))
     facts = case.facts or RevisionFacts()
-    waits = "" if case.facts is not None else "; outcomes cannot be read, see the operator's redis setting"
+    waits = "" if case.facts is not None else "; no outcomes have been read yet"
     return msgspec.structs.replace(
         prior,
         phase=CanaryPhase.COMPARING,
@@ -172,10 +175,13 @@ def _rolled_back(prior: CanaryStatus, case: CanaryCase, rule: str, why: str) -> 
 
 
 def _ended(prior: CanaryStatus, case: CanaryCase, phase: CanaryPhase, rule: str, message: str) -> CanaryStatus:
-    facts = case.facts or RevisionFacts()
+    facts, served = case.facts or RevisionFacts(), prior.served
+    if phase is CanaryPhase.PROMOTED:
+        served = (case.serving, *(one for one in served if one not in (case.serving, case.revision)))[:MAX_SERVED]
     return msgspec.structs.replace(
         prior,
         phase=phase,
+        served=served,
         share=0.0,
         since=rfc3339(case.now),
         rule=rule,
