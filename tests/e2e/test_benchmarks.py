@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 # Each takes a few seconds; all the others are marked slow.
 QUICK = (
     *("decide", "rollback", "rollback_paired", "rollback_paired_share"),
-    *("engine", "engine_verify", "quality", "seed_equality", "when_it_pays"),
+    *("engine_verify", "quality", "seed_equality"),
 )
 LIMIT_S = 1200
 

@@ -136,7 +136,7 @@ def two_pools(server: Callable[[float], PricedServer], dearer: float) -> JSON:
     return {"engine": {"kind": "external", "arms": {"plain": arm(2.5), "speculative": arm(2.5 * dearer)}}}
 
 
-@pytest.mark.parametrize("pools", [one_pool, two_pools])
+@pytest.mark.parametrize("pools", [one_pool, pytest.param(two_pools, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dearer", [1.48, 1.0])
 def test_class_is_rolled_back_for_its_cost_where_that_is_higher_and_only_there(
     kube: KubeApiServer,

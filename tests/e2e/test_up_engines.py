@@ -113,6 +113,7 @@ def test_a_second_up_runs_beside_the_first_and_serves_smollm2(
     assert first.left_behind() == second.left_behind() == []
 
 
+@pytest.mark.slow  # starts vLLM; test_up.py has the commands, tests/vllm the server
 def test_embedded_pair_on_vllm_shows_the_same_three_commands(start_up: Callable[..., Any]) -> None:
     install_vllm(lambda line: print(line, file=sys.stderr))  # not within the time that a start may take
     up = start_up("--engine", "vllm")

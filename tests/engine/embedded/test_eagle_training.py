@@ -42,6 +42,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     collect.main()
 
 
+@pytest.mark.slow  # a training; tests/engine/test_eagle.py has heads
 def test_a_head_is_trained_on_the_targets_answers_and_drafts(
     prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,8 @@ from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 from tests.vllm.cluster.pairs import OBJECTS, PATIENCE_S, with_group
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
+# Each starts a server of vLLM. tests/operator has their arguments, tests/e2e/test_cluster.py a whole cluster.
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @contextmanager
@@ -102,7 +103,6 @@ def _condition(cluster: Cluster, type: str, status: str) -> dict[str, Any] | Non
     return next((each for each in conditions if (each["type"], each["status"]) == (type, status)), None)
 
 
-@pytest.mark.slow  # two processes of vLLM
 def test_a_server_of_two_nodes_answers(groups: None, cluster: Cluster, group_kubelet: VllmKubelet) -> None:
     """Two processes of vLLM, each with half of every layer, as leader and worker of a group."""
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(with_group(OBJECTS)))
@@ -120,7 +120,6 @@ def test_a_server_of_two_nodes_answers(groups: None, cluster: Cluster, group_kub
     eventually(lambda: cluster.conditions("modelpair").get("Progressing") == "False", "the rollout is complete")
 
 
-@pytest.mark.slow  # a server of its own; tests/operator has its arguments
 def test_vllm_listens_on_both_families_where_services_have_ipv6(kubelet: VllmKubelet) -> None:
     """The server of the operator's Deployment in such a cluster, without the cluster."""
     pair, _ = yaml.safe_load_all(OBJECTS)

@@ -143,6 +143,7 @@ def test_server_of_garbage_never_speculates(
         assert gateway.log().count(f"{capability} is withdrawn") == 1
 
 
+@pytest.mark.slow  # as the next one, on another server
 def test_server_that_is_not_speculating_passes_every_check(
     run_gateway: Callable[[str], Running], plain_vllm_server: VllmServer
 ) -> None:
@@ -168,6 +169,7 @@ def test_server_with_the_plugin_keeps_both_capabilities_and_follows_draft_length
         assert gateway.ask(temperature).headers["x-slipstream-arm"] == "speculative"
 
 
+@pytest.mark.slow  # waits for checks; the one before it has a real server as well
 def test_server_that_is_kept_from_drafting_is_checked_once_it_may(
     run_gateway: Callable[[str], Running], vllm_server: VllmServer
 ) -> None:

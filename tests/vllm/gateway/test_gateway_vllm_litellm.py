@@ -16,6 +16,8 @@ from tests.support.litellm_proxy import LiteLlmProxy, vllm_model
 from tests.support.polling import soon
 from tests.vllm.plugin.client import MODEL, Server, summaries
 
+# tests/gateway/litellm_proxy has a scripted server.
+pytestmark = pytest.mark.slow
 RULES = """\
   decision: rules
   adaptiveDraftLength: false
