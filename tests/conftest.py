@@ -70,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--times", action="store_true", help="print where the minutes went: files, tests, fixtures")
     parser.addoption("--slow-quarter", metavar="N", help="a quarter of the slow tests: 1 to 4, or commit")
     parser.addoption("--engine-url", metavar="URL", help="the engine of tests/contract, instead of Slipstream's own")
+    parser.addoption("--slow-seconds", metavar="S", type=float, help="skip the slow tests that begin later")
     parser.addoption("--record", action="store_true", help="record in tests/slow_ring.tsv which slow tests passed")
 
 

@@ -36,10 +36,12 @@ from tests.support import rings, times
 
 def pytest_addoption(parser):
     parser.addoption("--slow-quarter")
+    parser.addoption("--slow-seconds", type=float)
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: slow")
-    ring = rings.SlowRing(config.getoption("slow_quarter"), record=Path("record.tsv"), writes=True)
+    options = {"seconds": config.getoption("slow_seconds"), "record": Path("record.tsv"), "writes": True}
+    ring = rings.SlowRing(config.getoption("slow_quarter"), **options)
     config.pluginmanager.register(ring)
     times.register(config)
 """
@@ -80,6 +82,13 @@ def test_commit_chooses_one_quarter_for_all_processes(suite: Path) -> None:
 
 def test_other_quarters_are_refused(suite: Path) -> None:
     assert "--slow-quarter: 1 to 4, or commit, not '5'" in run(suite, "--slow-quarter=5")
+
+
+def test_tests_that_begin_too_late_are_skipped_with_the_reason(suite: Path) -> None:
+    output = run(suite, "--slow-seconds=-1", "-rs")
+    assert output.count(" SKIPPED") == 2 * len(FILES)
+    assert "the time for slow tests is over" in output
+    assert "FAILED" not in run(suite, "--slow-seconds=600", "--slow-quarter=1")
 
 
 def test_record_has_the_tests_whose_cases_all_passed(suite: Path) -> None:

@@ -1,7 +1,8 @@
 """The slow ring: tests marked `slow`, which `make test` leaves out and `make test-slow` runs.
 
 CI runs a quarter of their files: `--slow-quarter commit` chooses it by the commit's hash, so that the quarters take
-turns. Tests that take an hour or more, marked `slow(in_quarters=False)`, are in no quarter.
+turns. Tests that take an hour or more, marked `slow(in_quarters=False)`, are in no quarter. On a machine so slow that
+CI would not end in time, `--slow-seconds` skips the tests that begin later, and says so.
 `RECORD` has a line for each slow test: when, and at which commit, all its cases last passed. `make test-slow` writes
 it (`--record`); commit the change after the commit that was tested.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import subprocess
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -23,8 +25,11 @@ _ROOT = RECORD.parents[1]
 class SlowRing:
     """The plugin that selects a quarter, and keeps the record."""
 
-    def __init__(self, quarter: str | None, *, record: Path = RECORD, writes: bool) -> None:
+    def __init__(
+        self, quarter: str | None, *, record: Path = RECORD, seconds: float | None = None, writes: bool
+    ) -> None:
         """`quarter` is 1 to 4, `commit`, or None for the whole ring. `writes`: this process sees all results."""
+        self._end_s = None if seconds is None else time.monotonic() + seconds
         self.quarter = None if quarter is None else quarter_of(quarter)
         self._record = record
         self._writes = writes
@@ -42,6 +47,11 @@ class SlowRing:
         kept = [item for item in ring if item.path in chosen]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if self._end_s is not None and time.monotonic() > self._end_s and item.get_closest_marker("slow"):
+            pytest.skip("the time for slow tests is over")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if "slow" in report.keywords:
@@ -101,4 +111,5 @@ def _head() -> str:
 def register(config: pytest.Config) -> None:
     """Adds the plugin; pytest-xdist's workers see only their own results."""
     writes = config.getoption("record") and not hasattr(config, "workerinput")
-    config.pluginmanager.register(SlowRing(config.getoption("slow_quarter"), writes=writes))
+    seconds = config.getoption("slow_seconds")
+    config.pluginmanager.register(SlowRing(config.getoption("slow_quarter"), seconds=seconds, writes=writes))
