@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 
 import httpx
+import pytest
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_engine.embedded.corpus import example
 
@@ -57,6 +58,7 @@ def told(evidence: str) -> list[dict[str, object]]:
     "spec:",
     "curl -s http://127.0.0.1:8080/v1/evidence",
 )
+@pytest.mark.slow  # a training
 def test_captured_answers_become_a_draft_that_serves(
     blocks: list[Block], shell: Shell, free_ports: Callable[[int], list[int]]
 ) -> None:

@@ -146,6 +146,7 @@ def is_wrong(verify, requests):
     return False
 
 
+@pytest.mark.slow  # each imports a changed kernel in a process of its own
 @pytest.mark.parametrize(("fault", "rules", "vocabulary"), FAULTS, ids=lambda value: getattr(value, "name", None))
 def test_a_fault_in_the_kernel_emits_another_token(tmp_path, fault, rules, vocabulary):
     verify = partial(package_with(fault, tmp_path).verify, backend="kernel")

@@ -185,6 +185,7 @@ def test_a_copy_without_a_fault_changes_none(tmp_path, plain, case):
     assert decode(BY_NAME[case], WHO, TOKENS, api=package_with(None, tmp_path), backend="reference") == plain[case]
 
 
+@pytest.mark.slow  # many samples
 @pytest.mark.parametrize("case", ["plain, greedy", "penalties, greedy"])
 def test_the_goodness_of_fit_finds_an_error_of_the_stated_size(case, tmp_path):
     """A share of the requests is accepted without a look: so many that the tokens are wrong by the stated distance."""

@@ -101,6 +101,27 @@ def test_servers_that_run_elsewhere_are_taken_as_ready(raw: JSON):
     assert headline(made) == ("Ready", "External")
 
 
+def test_revisions_that_all_servers_had_are_kept_in_order():
+    first = after(RAW, plan(RAW), **SERVED)
+    [revision] = first.status.served
+    assert after(RAW, first, **SERVED).status.served == (revision,)
+    other = pair_object(target={"source": "/models/other"}, generation=2)
+    seen = after(other, first, **SERVED)  # its Deployment is not written yet
+    assert seen.status.served == (revision,)
+    assert after(other, seen, deployment=live_deployment(other, updated=1)).status.served == (revision,)
+    assert after(other, seen, deployment=live_deployment(other, ready=1)).status.served == (revision,)
+    rejected = (Problem("Deployment/slipstream-acme", "refused"),)
+    assert after(other, seen, rejected=rejected, **SERVED).status.served == (revision,)
+    rolled = after(other, seen, deployment=live_deployment(other))
+    assert len(rolled.status.served) == 2
+    assert rolled.status.served[1] == revision
+    back = pair_object(generation=3)
+    returned = after(back, after(back, rolled, deployment=live_deployment(other)), **SERVED)
+    assert returned.status.served == rolled.status.served[::-1]
+    asleep = live_deployment(other, replicas=0, ready=0)
+    assert after(other, rolled, deployment=asleep).status.served == rolled.status.served
+
+
 REFUSALS = [
     'pods "acme-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/'
     "gpu=4, limited: requests.nvidia.com/gpu=4",

@@ -9,11 +9,23 @@ from typing import Any
 
 import msgspec
 import pytest
+from slipstream_core.manifest.fingerprint import SpecHashes
 from slipstream_core.manifest.status import Phase
 from slipstream_core.types import Arm, Reason
 from slipstream_operator.rollout.analysis import Metric, Verdict
+from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
 
-from tests.operator.policy_world import CODE, LONG, World, observation, promoted, raw_policy, rolled_back
+from tests.operator.policy_world import (
+    CODE,
+    LONG,
+    PAIR_KEY,
+    World,
+    observation,
+    policy_of,
+    promoted,
+    raw_policy,
+    rolled_back,
+)
 
 
 def test_class_is_seen_then_promoted_step_by_step() -> None:
@@ -427,12 +439,54 @@ def test_a_state_of_the_version_before_hashes_of_classes_stays() -> None:
     world = promoted()
     whole = world.status.spec_hash
     world.edit(spec_hash="")
-    world.ledger.follow(None, world.status)
     world.status = msgspec.structs.replace(world.status, checkpoint=world.ledger.checkpoint(world.status))
     world.restart()
+    before = world.plan().status
     world.look()
     assert (world.of().phase, world.status.spec_hash) == (Phase.PROMOTED, whole)
     assert world.of().spec_hash not in ("", whole)
+    assert world.of().speculative.samples == before.classes[0].speculative.samples > 0
+    guards = {guard.metric: guard.seen for guard in world.ledger.facts(world.now.timestamp())[CODE].guards}
+    assert guards[Metric.ACCEPTANCE] == 300
+
+
+def test_an_older_operator_keeps_a_rollback() -> None:
+    """It compares the hash of the whole spec with that in the checkpoint."""
+    world = rolled_back()
+    [sealed] = sealed_standings(world.status.checkpoint, PAIR_KEY).values()
+    assert sealed.spec_hash == world.status.spec_hash == SpecHashes(world.pair, policy_of(world.raw)).whole
+    assert sealed.own_hash == world.of().spec_hash
+
+
+def test_a_rollback_while_the_spec_cannot_be_read_keeps_its_hash() -> None:
+    world = promoted()
+    own = world.of().spec_hash
+    world.serve(150, acceptance=0.5)
+    pair, world.pair = world.pair, None
+    world.look()
+    assert (world.of().phase, world.of().spec_hash) == (Phase.ROLLED_BACK, own)
+    world.pair = pair
+    world.respec(classes=[{"name": LONG, "draftTokens": 2}])
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_an_edit_of_max_retries_counts_for_a_class_that_is_rolled_back() -> None:
+    world = rolled_back(rollback={"coolDownSeconds": 600, "maxRetries": 0})
+    assert (world.of().retry_at, "no retry is left" in world.of().message) == (None, True)
+    world.respec(rollback={"coolDownSeconds": 600, "maxRetries": 2})
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+    assert f"next attempt at {world.of().retry_at}" in world.of().message
+    world.respec(rollback={"coolDownSeconds": 600, "maxRetries": 0})
+    world.look(after_s=1200)
+    world.look()
+    assert (world.of().phase, world.of().retry_at) == (Phase.ROLLED_BACK, None)
+    assert "no retry is left" in world.of().message
+    world.respec(rollback={"coolDownSeconds": 600, "maxRetries": 2})
+    world.look()
+    world.look()
+    assert (world.of().phase, world.of().retries) == (Phase.PROGRESSING, 1)
 
 
 def test_retry_token_clears_rollbacks_and_leaves_the_others_alone() -> None:

@@ -129,7 +129,8 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ge=0,
             le=100,
             description="Maximum number of retries. The count restarts for a class that stays promoted for "
-            "maxCoolDownSeconds. After the last retry a new spec or retryToken is required.",
+            "maxCoolDownSeconds. After the last retry, an edit that concerns the class or a new retryToken starts it "
+            "again.",
         ),
     ] = 3
     stale_after_seconds: Annotated[

@@ -76,7 +76,8 @@ def standing_of(
         twice = next(name for index, name in enumerate(names) if name in names[:index])
         return _unreadable(policy, f"the class {show(twice)} is listed twice - at `$.classes`")
     classes = {entry.name: _standing(entry) for entry in status.classes}
-    if hashes is None or not status.spec_hash or status.spec_hash == hashes.whole:
+    names_no_spec = not status.spec_hash and not any(entry.spec_hash for entry in status.classes)
+    if hashes is None or names_no_spec or status.spec_hash == hashes.whole:
         return Standing(classes=classes, initial=first, decisions=decisions)
     unjudged = _first(policy, "the operator has not judged this spec yet")
     for entry in status.classes:

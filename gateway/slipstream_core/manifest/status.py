@@ -15,6 +15,7 @@ from msgspec import Meta
 MAX_DECISIONS = 10
 MAX_CLASSES = 40
 MAX_LAST_GOOD_CHARS = 65_536
+MAX_SERVED = 10
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 Time = Annotated[str, Meta(max_length=64, extra_json_schema={"format": "date-time"})]
@@ -113,18 +114,11 @@ class CanaryPhase(StrEnum):
     ROLLED_BACK = "RolledBack"
 
 
-MAX_SERVED = 10
-
-
 class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The newest revision that is or was compared with the serving one."""
 
     revision: Annotated[str, Meta(max_length=64, description="The revision: a hash of its spec.")]
     serving: Annotated[str, Meta(max_length=64, description="The revision that serves meanwhile.")] = ""
-    served: Annotated[
-        tuple[Annotated[str, Meta(max_length=64)], ...],
-        Meta(max_length=MAX_SERVED, description="Revisions that served before, newest first: they are not compared."),
-    ] = ()
     retry_token: Annotated[str | None, Meta(description="retryToken of the comparison.")] = None
     phase: Annotated[CanaryPhase, Meta(description="Phase of the revision.")]
     share: Annotated[float, Meta(ge=0, le=1, description="Share of the requests that its servers get.")] = 0.0
@@ -163,6 +157,10 @@ class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     canary: Annotated[
         CanaryStatus | None, Meta(description="Newest revision that is or was compared with the serving one.")
     ] = None
+    served: Annotated[
+        tuple[Annotated[str, Meta(max_length=64)], ...],
+        Meta(max_length=MAX_SERVED, description="Revisions that all servers have had, newest first."),
+    ] = ()
     name_holder: Annotated[
         NameHolder | None, Meta(description="Namespace that holds the model name which the pair waits for.")
     ] = None

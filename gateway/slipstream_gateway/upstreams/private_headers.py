@@ -1,4 +1,4 @@
-"""Headers of clients that no server gets: over HTTP never, behind Envoy if the gateway has keys."""
+"""Headers of clients that no server gets if the gateway has keys, and that `--forward-header` never forwards."""
 
 from __future__ import annotations
 

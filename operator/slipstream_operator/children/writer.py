@@ -26,8 +26,8 @@ from slipstream_operator.errors import ForeignObject
 from slipstream_operator.types import KubeObject
 
 DIGEST_ANNOTATION = "slipstream.dev/applied"
-# The API server's status for a body whose types are not those of the kind (server-side apply), and for its own errors.
-_APPLY_FAILED = 500
+# Server-side apply answers 500 to a body whose types are not those of the kind. This is its message.
+_MISTYPED = "typed patch object"
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class ChildWriter:
             try:
                 writes += await self._write(pair, child)
             except (KubeRejected, KubeNotFound, KubeUnavailable, ForeignObject) as exc:
-                if isinstance(exc, KubeUnavailable) and exc.status != _APPLY_FAILED:
+                if isinstance(exc, KubeUnavailable) and _MISTYPED not in str(exc):
                     raise
                 problems.append(Problem(f"{child['kind']}/{child['metadata']['name']}", str(exc)))
         if problems:

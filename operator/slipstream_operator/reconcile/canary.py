@@ -62,6 +62,7 @@ def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Obser
         facts=seen.facts,
         has_same_target=pair.spec.target == comparison.serving.spec.target,
         now=now,
+        served=prior.served,
     )
     status = advance(prior.canary, case)
     is_decided_now = status.phase not in _RUNNING and status != prior.canary

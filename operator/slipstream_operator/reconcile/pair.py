@@ -13,13 +13,16 @@ import msgspec
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resolve import name_taken
+from slipstream_core.manifest.revision import revision_of
 from slipstream_core.manifest.status import (
+    MAX_SERVED,
     CanaryPhase,
     CanaryStatus,
     Condition,
     ConditionType,
     ModelPairStatus,
     NameHolder,
+    Replicas,
     SpeculationPolicyStatus,
 )
 from slipstream_core.manifest.versions import to_keep
@@ -34,7 +37,7 @@ from slipstream_operator.reconcile.pair_conditions import pair_conditions
 from slipstream_operator.reconcile.pair_notes import pair_notes
 from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.scale_to_zero import OwnNumber, own_number, with_number
-from slipstream_operator.reconcile.servers import replicas_of
+from slipstream_operator.reconcile.servers import is_complete, replicas_of
 from slipstream_operator.status.conditions import Conditions, find
 from slipstream_operator.types import KubeObject, Observed, PairPlan
 
@@ -105,6 +108,18 @@ def _canary(case: PairCase) -> CanaryStatus | None:
     return before if is_over or case.newest.item is None else None
 
 
+def _served(case: PairCase, replicas: Replicas) -> tuple[str, ...]:
+    """The revisions that all servers of the pair have had, newest first."""
+    live, before = case.observed.deployment, case.prior.served
+    is_written = case.prior.observed_generation >= case.generation and not case.observed.rejected
+    if case.pair is None or live is None or not is_written:
+        return before
+    if not replicas.desired or not is_complete(live, replicas.desired):
+        return before
+    revision = revision_of(case.pair)
+    return (revision, *(one for one in before if one != revision))[:MAX_SERVED]
+
+
 def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:
     policy = case.observed.policy or SpeculationPolicyStatus()
     replicas = replicas_of(case.pair, case.observed.deployment)
@@ -125,6 +140,7 @@ def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:
         last_request_time=case.usage.last_request_time,
         in_use=case.usage.in_use,
         canary=_canary(case),
+        served=_served(case, replicas),
         name_holder=holder,
         conditions=conditions.all,
         last_good=to_keep(case.good),

@@ -90,8 +90,9 @@ def _refusals(deployment: KubeObject) -> Iterator[PodProblem]:
     """The API server's words about pods that it refuses: by a quota, a LimitRange, PodSecurity, an unknown
     PriorityClass or ServiceAccount, or an admission webhook. LeaderWorkerSets do not report them."""
     for condition in (deployment.get("status") or {}).get("conditions") or []:
-        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            message = f"pods are refused: {condition.get('message') or condition.get('reason') or 'no message'}"
+        found = condition.get("type"), condition.get("status"), condition.get("reason")
+        if found == ("ReplicaFailure", "True", "FailedCreate"):
+            message = f"pods are refused: {condition.get('message') or 'no message'}"
             yield PodProblem(reason=PodReason.FAILED_CREATE, message=_short(message))
 
 

@@ -103,15 +103,16 @@ def _judge(
     """Every class with its present state, and the spec that they are judged under."""
     if facts.policy is None or facts.pair is None:
         names = sorted(starts if facts.policy is None else {*starts, *facts.classes})
-        kept = tuple(_kept(name, starts.get(name), facts, situation) for name in names)
-        return kept, _unrenewed(facts.prior, starts)
+        kept = [(starts.get(name), _kept(name, starts.get(name), facts, situation)) for name in names]
+        judged_alike = tuple(found if state is None else _judged_under(found, state) for state, found in kept)
+        return judged_alike, _unrenewed(facts.prior, starts)
     token, hashes = facts.policy.spec.retry_token, SpecHashes(facts.pair, facts.policy)
     judged: list[Judged] = []
     restarted: list[str] = []
     for name in sorted({*starts, *facts.classes}):
         state, own = starts.get(name), hashes.of(name)
         begun: ClassState | None = None
-        if state is not None and state.spec_hash not in (own, hashes.whole):  # `whole` in version 0.1
+        if state is not None and _is_of_another_spec(state, own, hashes.whole):
             restarted.append(name)
             begun = initial(situation.spec, name, situation.now)
         elif state is not None:
@@ -120,8 +121,20 @@ def _judge(
             found = _kept(name, state, facts, situation)
         else:  # the facts are of the previous spec or attempt
             found = Judged(state=with_control(begun, None, situation, before=begun), facts=None)
-        judged.append(msgspec.structs.replace(found, state=msgspec.structs.replace(found.state, spec_hash=own)))
+        present = msgspec.structs.replace(found.state, spec_hash=hashes.whole, own_hash=own)
+        judged.append(msgspec.structs.replace(found, state=present))
     return tuple(judged), _renewal(facts.prior, starts, hashes.whole, token, restarted, situation.now)
+
+
+def _is_of_another_spec(state: ClassState, own: str, whole: str) -> bool:
+    """Version 0.1 has stored the hash of the whole spec alone."""
+    return state.own_hash != own if state.own_hash else state.spec_hash != whole
+
+
+def _judged_under(found: Judged, before: ClassState) -> Judged:
+    """A class that is judged under the same spec as before."""
+    state = msgspec.structs.replace(found.state, spec_hash=before.spec_hash, own_hash=before.own_hash)
+    return msgspec.structs.replace(found, state=state)
 
 
 def _kept(name: str, state: ClassState | None, facts: PolicyFacts, situation: Situation) -> Judged:
@@ -149,10 +162,12 @@ def _renewal(
 
 
 def _unrenewed(before: SpeculationPolicyStatus, starts: Mapping[str, ClassState]) -> _Renewal:
-    """The spec that the classes were judged under, while the present one cannot be read. The retryToken is from their
-    memory, since the status may have been deleted: that of a rolled-back class takes precedence, then the latest."""
-    latest = max(starts.values(), key=lambda state: (state.phase is Phase.ROLLED_BACK, state.since), default=None)
-    return _Renewal(spec_hash=before.spec_hash, retry_token=(before if latest is None else latest).retry_token)
+    """The spec that the classes were judged under, while the present one cannot be read: from their memory, since the
+    status may have been deleted. If they differ, a rolled-back class takes precedence, then the latest one."""
+    if not starts:
+        return _Renewal(spec_hash=before.spec_hash, retry_token=before.retry_token)
+    latest = max(starts.values(), key=lambda state: (state.phase is Phase.ROLLED_BACK, state.since))
+    return _Renewal(spec_hash=latest.spec_hash, retry_token=latest.retry_token)
 
 
 def _retried(state: ClassState, token: str | None, situation: Situation) -> ClassState | None:
@@ -209,7 +224,7 @@ def _class_status(judged: Judged, situation: Situation) -> ClassStatus:
         share=state.share,
         hold_back_share=state.hold_back_share,
         hold_back_since="" if state.hold_back_since is None else rfc3339(state.hold_back_since),
-        spec_hash=state.spec_hash,
+        spec_hash=state.own_hash,
         step=state.step,
         since=rfc3339(state.since),
         retries=state.retries,

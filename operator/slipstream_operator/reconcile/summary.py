@@ -113,8 +113,8 @@ def _waits(state: ClassState, facts: ClassFacts | None, situation: Situation) ->
 
 
 def _state(judged: Sequence[Judged], conditions: Sequence[Condition]) -> tuple[str, Condition | None]:
-    """The state, and the condition that explains it: reasons against speculating first. A class that nobody uses any
-    more says nothing about the others."""
+    """The state, and the condition that explains it: reasons against speculating first. Stale classes count only where
+    no other speculates."""
     killed, ready = find(conditions, ConditionType.KILL_SWITCH_ACTIVE), find(conditions, ConditionType.READY)
     if killed is not None and killed.status == "True":
         return "Killed", killed

@@ -5,12 +5,13 @@ A rollback is latched: the same revision is not tried again without a new `retry
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
 from slipstream_core.manifest.serving import Canary
-from slipstream_core.manifest.status import MAX_SERVED, CanaryPhase, CanaryStatus
+from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
 
 from slipstream_operator.rollout.analysis import FEWEST_REPLAYS, RevisionFacts, Verdict
 from slipstream_operator.status.conditions import read_time, rfc3339
@@ -37,8 +38,8 @@ class CanaryServers(NamedTuple):
 
 
 class CanaryCase(NamedTuple):
-    """The facts for a new revision `now`; `serving` is the one that serves. `facts` is None without evidence.
-    `has_same_target`: its greedy answers are those of the serving revision."""
+    """The facts for a new revision `now`; `serving` is the one that serves, and `served` are those that have served.
+    `facts` is None without evidence. `has_same_target`: its greedy answers are those of the serving revision."""
 
     revision: str
     serving: str
@@ -47,6 +48,7 @@ class CanaryCase(NamedTuple):
     facts: RevisionFacts | None
     has_same_target: bool
     now: datetime
+    served: Sequence[str] = ()
 
 
 def advance(prior: CanaryStatus | None, case: CanaryCase) -> CanaryStatus:
@@ -56,7 +58,6 @@ def advance(prior: CanaryStatus | None, case: CanaryCase) -> CanaryStatus:
         status = CanaryStatus(
             revision=case.revision,
             serving=case.serving,
-            served=() if prior is None else prior.served,
             retry_token=case.canary.retry_token,
             phase=CanaryPhase.STARTING,
             since=rfc3339(case.now),
@@ -87,10 +88,10 @@ def _is_of(prior: CanaryStatus, case: CanaryCase) -> bool:
 def _begun(status: CanaryStatus, case: CanaryCase) -> CanaryStatus:
     """The first state. The way back to a revision that served before is free. Without a server of the serving revision
     there is nothing to compare with, and nothing to lose: it is asleep, or the new revision mends it."""
-    if case.revision in status.served:
-        return _ended(status, case, CanaryPhase.PROMOTED, PROMOTE, "it served before")
     if case.servers.is_hopeless:
         return _started(status, case)
+    if case.revision in case.served:
+        return _ended(status, case, CanaryPhase.PROMOTED, PROMOTE, "it served before")
     if not case.servers.serving_ready:
         return _ended(status, case, CanaryPhase.PROMOTED, PROMOTE, "no server of the serving revision is ready")
     return status
@@ -175,13 +176,10 @@ def _rolled_back(prior: CanaryStatus, case: CanaryCase, rule: str, why: str) -> 
 
 
 def _ended(prior: CanaryStatus, case: CanaryCase, phase: CanaryPhase, rule: str, message: str) -> CanaryStatus:
-    facts, served = case.facts or RevisionFacts(), prior.served
-    if phase is CanaryPhase.PROMOTED:
-        served = (case.serving, *(one for one in served if one not in (case.serving, case.revision)))[:MAX_SERVED]
+    facts = case.facts or RevisionFacts()
     return msgspec.structs.replace(
         prior,
         phase=phase,
-        served=served,
         share=0.0,
         since=rfc3339(case.now),
         rule=rule,

@@ -50,7 +50,7 @@ def _later(own: ClassMemory | None, sealed: ClassMemory | None) -> ClassMemory |
     not."""
     if own is None or sealed is None or own == sealed:
         return own if own is not None else sealed
-    if (own.spec_hash, own.retry_token) == (sealed.spec_hash, sealed.retry_token):
+    if own.is_of_spec(sealed) and own.retry_token == sealed.retry_token:
         for back, other in ((own, sealed), (sealed, own)):
             if back.phase is Phase.ROLLED_BACK and other.phase is not Phase.ROLLED_BACK:
                 is_over = other.retries > back.retries and not _is_before(other, back)
@@ -88,6 +88,7 @@ def _from_memory(
         hold_back_share=memory.hold_back_share,
         hold_back_since=read_time(memory.hold_back_since),
         spec_hash=memory.spec_hash,
+        own_hash=memory.own_hash,
         retry_token=memory.retry_token,
         is_own=is_own,
     )
@@ -110,7 +111,7 @@ def _from_status(
             retries=one.retries,
             retry_at=read_time(one.retry_at or "") if one.phase is Phase.ROLLED_BACK else None,
         )
-    judged_under = {"spec_hash": one.spec_hash or prior.spec_hash, "retry_token": prior.retry_token}
+    judged_under = {"spec_hash": prior.spec_hash, "own_hash": one.spec_hash, "retry_token": prior.retry_token}
     return msgspec.structs.replace(state, last_decision=latest, **judged_under)
 
 

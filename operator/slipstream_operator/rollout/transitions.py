@@ -26,8 +26,8 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a class: the decided part of a `ClassStatus`, with `datetime` values instead of text.
 
     `hold_back_share` has been in force since `hold_back_since`. Both are None before the first decision. A stored state
-    was judged under `spec_hash` and `retry_token`. `is_own` False: another operator has decided it, so the evidence of
-    this operator is of an earlier state.
+    was judged under `spec_hash`, of which `own_hash` concerns the class (empty if it is not known), and `retry_token`.
+    `is_own` False: another operator has decided it, so the evidence of this operator is of an earlier state.
     """
 
     name: str
@@ -41,6 +41,7 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     hold_back_share: float | None = None
     hold_back_since: datetime | None = None
     spec_hash: str = ""
+    own_hash: str = ""
     retry_token: str | None = None
     is_own: bool = True
 
@@ -166,16 +167,24 @@ def _trip(state: ClassState, facts: ClassFacts) -> Trip | None:
 
 
 def _rolled_back(state: ClassState, trip: Trip, situation: Situation) -> ClassState:
-    rollback, now = situation.spec.rollback, situation.now
-    retry_at = None
-    if state.retries < rollback.max_retries:
-        pause_s = min(rollback.cool_down_seconds * 2.0**state.retries, float(rollback.max_cool_down_seconds))
-        retry_at = now + timedelta(seconds=pause_s)
-    then = (
-        f"next attempt at {rfc3339(retry_at)}" if retry_at else "no retry is left: a new spec or retryToken clears it"
-    )
+    retry_at = _retry_at(state, situation, since=situation.now)
     after = _entered(state, Phase.ROLLED_BACK, state.step, situation, retry_at=retry_at)
-    return decided(state, after, trip.rule, f"{trip.message}; {then}", trip.numbers)
+    return decided(state, after, trip.rule, f"{trip.message}; {_next_attempt(retry_at)}", trip.numbers)
+
+
+def _next_attempt(retry_at: datetime | None) -> str:
+    if retry_at is not None:
+        return f"next attempt at {rfc3339(retry_at)}"
+    return "no retry is left: an edit that concerns the class, or a new retryToken, clears it"
+
+
+def _retry_at(state: ClassState, situation: Situation, *, since: datetime) -> datetime | None:
+    """The time of the next attempt of a class that was rolled back at `since`; None if no retry is left."""
+    rollback = situation.spec.rollback
+    if state.retries >= rollback.max_retries:
+        return None
+    pause_s = min(rollback.cool_down_seconds * 2.0**state.retries, float(rollback.max_cool_down_seconds))
+    return since + timedelta(seconds=pause_s)
 
 
 def retries_back_at(state: ClassState, situation: Situation) -> datetime:
@@ -200,14 +209,28 @@ def _proven(state: ClassState, facts: ClassFacts, situation: Situation) -> Class
 
 
 def _retried(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
-    """The next attempt if it is due. It does not start before all outcomes have been read."""
-    due = state.retry_at is not None and situation.now >= state.retry_at
-    if not due or not situation.connected or not facts.complete:
+    """The next attempt if it is due. It does not start before all outcomes have been read. `maxRetries` may have been
+    edited since the rollback."""
+    later = _retry_at(state, situation, since=state.since)
+    if (later is None) is not (state.retry_at is None):
+        return _rescheduled(state, later)
+    if state.retry_at is None:
+        return state
+    if situation.now < state.retry_at or not situation.connected or not facts.complete:
         return state
     after = initial(situation.spec, state.name, situation.now, retries=state.retries + 1)
     stricter = situation.spec.rollback.reenable_margin
     message = f"attempt {after.retries} of {situation.spec.rollback.max_retries}, thresholds {stricter:.3g} stricter"
     return decided(state, after, "Retry", message)
+
+
+def _rescheduled(state: ClassState, retry_at: datetime | None) -> ClassState:
+    """The class with another number of retries left. The decision keeps its reason."""
+    decision = state.last_decision
+    if decision is not None:
+        why = decision.message.rpartition("; ")[0]
+        decision = msgspec.structs.replace(decision, message=f"{why}; {_next_attempt(retry_at)}")
+    return msgspec.structs.replace(state, retry_at=retry_at, last_decision=decision)
 
 
 def _refreshed(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:

@@ -169,6 +169,7 @@ def test_a_stopped_writer_delays_no_request(serve: Callable[..., Served], tmp_pa
     eventually(lambda: served.counts().get("writer_busy", 0) > 0, "the loss is counted")
 
 
+@pytest.mark.slow  # starts a server for the bucket; the others have folders
 def test_answers_are_captured_in_a_bucket(serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = S3Store()
     try:

@@ -151,7 +151,8 @@ def _events(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.timeout(900)  # the trainings leave the processors to others
+@pytest.mark.slow  # trainings
+@pytest.mark.timeout(900)  # they leave the processors to others
 def test_drift_is_an_event_once_and_a_draft_is_trained_where_allowed(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,6 +281,7 @@ def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path, request: p
     assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.slow  # trainings
 def test_a_training_that_is_stopped_goes_on(store: Store, tmp_path: Path) -> None:
     output, log = tmp_path / "trained", tmp_path / "log"
     store.put(CLASS, 420, rate=GOOD)

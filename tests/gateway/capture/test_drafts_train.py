@@ -75,6 +75,7 @@ def _train(folder: Path, output: Path, *options: str) -> list[str]:
     return ["train", "--store", str(folder), "--target", TARGET, "--output", str(output), "--device", "cpu", *options]
 
 
+@pytest.mark.slow  # a training
 def test_a_draft_learns_the_captured_answers_and_serves(
     store: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_new_draft_starts_from_nothing(store: Callable[..., Path], tmp_path: P
     assert main(["drafts", "check", "--target", TARGET, "--draft", str(output)]) == 0
 
 
+@pytest.mark.slow  # trainings
 @pytest.mark.parametrize(("number", "to_all"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
 def test_an_interrupted_training_goes_on(
     store: Callable[..., Path], tmp_path: Path, number: signal.Signals, to_all: bool

@@ -264,6 +264,15 @@ def test_a_status_that_names_no_spec_is_taken_at_its_word(status: JSON) -> None:
     assert standing_of(policy(), status, hashes=SpecHashes(pair(), policy())).of("code/long").share == 1
 
 
+def test_a_status_that_lost_the_hash_of_its_spec_has_those_of_its_classes() -> None:
+    hashed = SpecHashes(pair(), policy())
+    status = {"classes": [{**entry(name="code/long"), "specHash": hashed.of("code/long")}]}
+    assert standing_of(policy(), status, hashes=hashed).of("code/long").share == 1
+    new = policy(margin=0.05)
+    found = standing_of(new, status, hashes=SpecHashes(pair(), new)).of("code/long")
+    assert "not judged this spec" in found.message
+
+
 def test_a_class_that_a_new_spec_does_not_concern_keeps_its_standing() -> None:
     hashed = SpecHashes(pair(), policy())
     entries = [{**entry(name, "Promoted", 1), "specHash": hashed.of(name)} for name in ("code/long", "code/short")]

@@ -16,7 +16,8 @@ from tests.support.polling import PATIENCE_S
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import CALL, until_reason
 
-pytestmark = pytest.mark.timeout(1800)
+# The V2 runner in an interpreter; test_gateway_vllm_resume.py has the V1 runner.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 # Cuts are before the answer's last token, also if each event has all tokens of an accepted draft: a stream with all its
 # tokens, and without its end, does not resume.
 FEWEST_BYTES, MOST_BYTES = 800, 2500

@@ -21,6 +21,9 @@ from tests.support.openai_client.others import OTHERS
 from tests.support.openai_client.results import differences, result_of
 from tests.support.polling import eventually
 
+# Both arms of 80 features. test_gateway_vllm_request_cases.py has the table of requests.
+pytestmark = pytest.mark.slow
+
 SERVED = "slipstream-embedded"
 PUBLIC = "acme"
 WAIT_S = 120.0

@@ -150,7 +150,9 @@ def _header(text: str) -> str:
     if not _HEADER.fullmatch(name):
         raise CommandError(f"--forward-header {text!r}: not a header's name.", exit_code=2)
     if name in _NEVER_FORWARDED:
-        raise CommandError(f"--forward-header {name}: it belongs to this connection or names a caller.", exit_code=2)
+        raise CommandError(
+            f"--forward-header {name}: it belongs to this connection, names a caller, or acts on others.", exit_code=2
+        )
     return name
 
 

@@ -22,8 +22,9 @@ from slipstream_operator.rollout.analysis.facts import (
     LossFacts,
     Verdict,
 )
-from slipstream_operator.rollout.analysis.metrics import Metric
+from slipstream_operator.rollout.analysis.record import MOST_FAIL
 
+_FEWEST_FAILURES = 3
 HEARD, HEARD_SHARE = 20, 0.05
 """The outcomes without a group count with this many speculative requests within the window, or with this share of them.
 Otherwise a single request of a second key would prevent every rollback."""
@@ -51,26 +52,19 @@ def agreed(whole: ClassFacts, others: Sequence[ClassFacts]) -> ClassFacts:
 
 
 def _guard(found: Sequence[GuardFacts]) -> GuardFacts:
-    judged = [one for one in found if not (one.verdict is Verdict.NO_DATA and _is_beyond(one))]
-    failed = {one.verdict is Verdict.FAIL for one in judged}
+    failed = {one.verdict is Verdict.FAIL for one in found}
     return msgspec.structs.replace(found[0], verdict=Verdict.DISPUTED) if len(failed) > 1 else found[0]
 
 
-def _is_beyond(guard: GuardFacts) -> bool:
-    """Whether too few answers for a verdict show the same fault: they do not object to it."""
-    if guard.observed is None:
-        return False
-    return guard.observed < guard.limit if guard.metric is Metric.ACCEPTANCE else guard.observed > guard.limit
-
-
 def _errors(found: Sequence[ErrorFacts]) -> ErrorFacts:
-    """The errors without the group that fails alone, if there is one. Too few requests that fail as well are no
-    objection."""
+    """The errors without the group that fails alone, if there is one. Requests that are too few for a verdict, and most
+    of which fail as well, do not object."""
     return next((one for one in found if one.verdict is not Verdict.FAIL and not _is_failing(one)), found[0])
 
 
 def _is_failing(errors: ErrorFacts) -> bool:
-    return errors.verdict is Verdict.NO_DATA and errors.failures > errors.limit * errors.requests
+    too_few = errors.verdict is Verdict.NO_DATA
+    return too_few and errors.failures >= max(_FEWEST_FAILURES, MOST_FAIL * errors.requests)
 
 
 def _gain(found: Sequence[GainFacts]) -> GainFacts:

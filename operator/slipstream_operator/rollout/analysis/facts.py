@@ -35,7 +35,8 @@ SHOWN = ("phase", "share", "hold_back_share", "hold_back_since", "step", "since"
 class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The last decided state of a class in the operator's memory, in case the status was edited.
 
-    Times are RFC 3339. `spec_hash` and `retry_token` are those that the class was judged under. `hold_back_share` has
+    Times are RFC 3339. `spec_hash` is that of the whole spec that the class was judged under, `own_hash` of what
+    concerns the class (empty in checkpoints of older versions), `retry_token` the token then. `hold_back_share` has
     been in force since `hold_back_since`. It is None in checkpoints of older versions.
     """
 
@@ -49,6 +50,13 @@ class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     retry_token: str | None
     hold_back_share: float | None = None
     hold_back_since: str = ""
+    own_hash: str = ""
+
+    def is_of_spec(self, other: ClassMemory) -> bool:
+        """Whether both were judged under the same spec, as far as it concerns the class."""
+        if self.own_hash and other.own_hash:
+            return self.own_hash == other.own_hash
+        return self.spec_hash == other.spec_hash
 
     def is_shown_by(self, status: ClassStatus) -> bool:
         """Whether `status` has the same values."""

@@ -192,7 +192,8 @@ def standings_of(status: SpeculationPolicyStatus) -> dict[str, ClassMemory]:
     return {
         one.name: ClassMemory(
             **{name: getattr(one, name) for name in SHOWN},
-            spec_hash=one.spec_hash or status.spec_hash,
+            spec_hash=status.spec_hash,
+            own_hash=one.spec_hash,
             retry_token=status.retry_token,
         )
         for one in status.classes

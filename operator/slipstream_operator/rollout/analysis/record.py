@@ -114,7 +114,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         if before is None or memory == before:
             return
         began_again = before.phase in _OVER and memory.phase not in _OVER
-        if began_again or before.spec_hash != memory.spec_hash or memory.retries > before.retries:
+        if began_again or not before.is_of_spec(memory) or memory.retries > before.retries:
             self.begun_s = since_s
             self.guards, self.explorations, self.answers, self.priced = {}, 0, 0, 0
             self.times, self.costs, self.first_tokens = PairedTimes(), PairedTimes(), None
