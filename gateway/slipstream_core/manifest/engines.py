@@ -147,8 +147,8 @@ class VllmEngine(
     api_key_env: Annotated[
         ApiKeyEnv,
         Meta(
-            description="Environment variable that holds the servers' API key, which also authorizes stopping their "
-            "drafts; for serving openai only."
+            description="Environment variable that holds the servers' API key, for serving openai only. It stops "
+            "running drafts if the servers have it as SLIPSTREAM_VLLM_TOKEN, too."
         ),
     ] = None
     triton_model: TritonModel = None
