@@ -100,6 +100,7 @@ def _check_smollm2(up: Any, expected: list[str]) -> None:
     assert json.loads(body)["arm"] in ("plain", "speculative")
 
 
+@pytest.mark.slow  # two systems, one with a larger model
 def test_a_second_up_runs_beside_the_first_and_serves_smollm2(
     start_up: Callable[..., Any], expected: list[str]
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kernels.interpreter import run_compiling
 
-pytestmark = pytest.mark.timeout(600)  # the compiler's time, on a busy machine
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the compiler's time, on a busy machine
 
 THREADS_OF_A_PROCESSOR = 2048
 REGISTERS_OF_A_PROCESSOR = 65_536

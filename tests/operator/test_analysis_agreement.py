@@ -123,15 +123,14 @@ def test_an_outage_of_few_requests_of_a_second_key_rolls_back() -> None:
 
 
 def test_a_failure_or_two_of_a_second_key_are_no_outage() -> None:
-    draw, books = random.Random(1), ledger()
+    books = ledger()
     for index in range(100):
+        if index % 5 == 0:
+            status = "upstream_failed" if index in (50, 60) else "ok"
+            books.record(observation(time_s=NOW, key="honest", status=status))
         books.record(observation(time_s=NOW, key="hostile", status="upstream_failed"))
-        if index % 13 == 0:
-            books.record(answer(draw, "honest", **GOOD))
-        if index in (50, 60):
-            books.record(observation(time_s=NOW, key="honest", status="upstream_failed"))
-        assert facts_of(books).errors.verdict is not Verdict.FAIL or index < 1
-        assert failed(facts_of(books)) == set() or index < 1
+        assert facts_of(books).errors.verdict is not Verdict.FAIL
+        assert failed(facts_of(books)) == set()
 
 
 def test_a_key_of_few_requests_has_no_say() -> None:

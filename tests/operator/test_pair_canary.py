@@ -224,19 +224,34 @@ def test_a_verdict_counts_for_its_two_revisions_alone() -> None:
     world = World()
     world.change(target={"revision": "2"})
     world.servers_are_ready()
-    world.servers_are_ready(SHOWN)
-    world.look()
-    world.change(target={"revision": "1"}, serving={"update": {"canary": None}})
-    assert world.route.pair.spec.target.revision == "1", "the way back without a comparison"
-    world.new = ObservedCanary()
-    world.change(target={"revision": "2"}, serving={"update": {"canary": {"share": 0.2}}})
-    assert world.plan.status.canary.phase is CanaryPhase.STARTING
-    world.servers_are_ready()
     world.servers_are_ready(WORSE)
+    assert world.plan.status.canary.phase is CanaryPhase.ROLLED_BACK
     world.change(target={"revision": "9"}, serving={"update": {"canary": None}})
     world.new = ObservedCanary()
     world.change(target={"revision": "2"}, serving={"update": {"canary": {"share": 0.2}}})
     assert world.plan.status.canary.phase is CanaryPhase.STARTING, "it was rolled back against another one"
+
+
+def test_the_way_back_to_a_revision_that_served_is_not_compared() -> None:
+    world = World()
+    world.change(target={"revision": "2"})
+    world.servers_are_ready()
+    world.servers_are_ready(SHOWN)
+    world.look()
+    world.look()
+    assert len(world.plan.status.served) == 2
+    world.new = ObservedCanary()
+    world.change(target={"revision": "1"})
+    world.look()
+    assert world.route.pair.spec.target.revision == "1"
+    assert world.plan.status.canary.message == "it served before"
+    world.look()
+    world.change(target={"revision": "3"})
+    assert world.plan.status.canary.phase is CanaryPhase.STARTING
+    world.change(target={"revision": "1"})  # withdrawn
+    world.change(target={"revision": "2"})
+    world.look()
+    assert world.route.pair.spec.target.revision == "2"
 
 
 def test_a_cluster_without_groups_takes_a_new_revision_of_groups_back() -> None:

@@ -26,7 +26,16 @@ from slipstream_operator.reconcile.summary import class_message, columns
 from slipstream_operator.rollout.analysis import ClassFacts
 from slipstream_operator.rollout.hold_back import with_control
 from slipstream_operator.rollout.starting import edited_classes, remembered
-from slipstream_operator.rollout.transitions import ClassState, Situation, advance, decided, initial, soak_end, stale_at
+from slipstream_operator.rollout.transitions import (
+    ClassState,
+    Situation,
+    advance,
+    decided,
+    initial,
+    rescheduled,
+    soak_end,
+    stale_at,
+)
 from slipstream_operator.status.conditions import Conditions, find, read_time, rfc3339
 from slipstream_operator.types import PolicyPlan
 
@@ -116,6 +125,7 @@ def _judge(
             restarted.append(name)
             begun = initial(situation.spec, name, situation.now)
         elif state is not None:
+            state = state if state.spec_hash == hashes.whole else rescheduled(state, situation)
             begun = _retried(state, token, situation)
         if begun is None:
             found = _kept(name, state, facts, situation)

@@ -209,14 +209,9 @@ def _proven(state: ClassState, facts: ClassFacts, situation: Situation) -> Class
 
 
 def _retried(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
-    """The next attempt if it is due. It does not start before all outcomes have been read. `maxRetries` may have been
-    edited since the rollback."""
-    later = _retry_at(state, situation, since=state.since)
-    if (later is None) is not (state.retry_at is None):
-        return _rescheduled(state, later)
-    if state.retry_at is None:
-        return state
-    if situation.now < state.retry_at or not situation.connected or not facts.complete:
+    """The next attempt if it is due. It does not start before all outcomes have been read."""
+    due = state.retry_at is not None and situation.now >= state.retry_at
+    if not due or not situation.connected or not facts.complete:
         return state
     after = initial(situation.spec, state.name, situation.now, retries=state.retries + 1)
     stricter = situation.spec.rollback.reenable_margin
@@ -224,9 +219,12 @@ def _retried(state: ClassState, facts: ClassFacts, situation: Situation) -> Clas
     return decided(state, after, "Retry", message)
 
 
-def _rescheduled(state: ClassState, retry_at: datetime | None) -> ClassState:
-    """The class with another number of retries left. The decision keeps its reason."""
-    decision = state.last_decision
+def rescheduled(state: ClassState, situation: Situation) -> ClassState:
+    """The class after an edit of `rollback`. One that is rolled back may have retries left now, or none any more; its
+    decision keeps its reason."""
+    retry_at, decision = _retry_at(state, situation, since=state.since), state.last_decision
+    if state.phase is not Phase.ROLLED_BACK or (retry_at is None) is (state.retry_at is None):
+        return state
     if decision is not None:
         why = decision.message.rpartition("; ")[0]
         decision = msgspec.structs.replace(decision, message=f"{why}; {_next_attempt(retry_at)}")

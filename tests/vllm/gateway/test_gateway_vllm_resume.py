@@ -30,7 +30,11 @@ def send_at_once(server: VllmServer) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("resume", ["never", "text", "exact"])
+# The other policies repeat long answers; tests/gateway has them with scripted servers.
+RESUMES = ["never", *(pytest.param(name, marks=pytest.mark.slow) for name in ("text", "exact"))]
+
+
+@pytest.mark.parametrize("resume", RESUMES)
 def test_a_greedy_stream_goes_on_where_the_policy_says_so(
     start_gateway: Callable[..., Gateway], vllm_server: VllmServer, resume: str
 ) -> None:
