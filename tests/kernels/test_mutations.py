@@ -14,6 +14,9 @@ from tests.kernels.generation import decode, expected, first_two_tokens
 from tests.kernels.goodness import p_value, smallest_error_found, total_variation
 from tests.kernels.mutants import Fault, package_with
 
+# They test the tests: what they find does not change with the product.
+pytestmark = pytest.mark.slow
+
 BY_NAME = {case.name: case for case in CASES}
 REFERENCE = "spec_verify/pytorch.py"
 WHO, TOKENS = range(60), 6
@@ -185,7 +188,6 @@ def test_a_copy_without_a_fault_changes_none(tmp_path, plain, case):
     assert decode(BY_NAME[case], WHO, TOKENS, api=package_with(None, tmp_path), backend="reference") == plain[case]
 
 
-@pytest.mark.slow  # many samples
 @pytest.mark.parametrize("case", ["plain, greedy", "penalties, greedy"])
 def test_the_goodness_of_fit_finds_an_error_of_the_stated_size(case, tmp_path):
     """A share of the requests is accepted without a look: so many that the tokens are wrong by the stated distance."""
