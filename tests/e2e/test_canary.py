@@ -69,13 +69,10 @@ def test_a_good_revision_is_promoted_and_replaces_the_servers(rollout: Rollout) 
     assert "RevisionPromoted" in cluster.kubectl("get", "events", "-o", "name,reason=.reason", "-o", "json")
 
 
+@pytest.mark.slow  # tests/operator has each rule
 @pytest.mark.parametrize(
     ("harm", "rule"),
-    [
-        (slower, "SlowerThanServing"),
-        pytest.param(other_tokens, "ParityGuard", marks=pytest.mark.slow),  # tests/operator has each rule
-        pytest.param(dies, "NotStarted", marks=pytest.mark.slow),
-    ],
+    [(slower, "SlowerThanServing"), (other_tokens, "ParityGuard"), (dies, "NotStarted")],
 )
 def test_a_bad_revision_is_taken_back_and_no_request_fails(
     rollout: Rollout, harm: Callable[[Rollout, JSON], Callable[[], None]], rule: str

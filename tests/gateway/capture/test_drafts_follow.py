@@ -239,6 +239,7 @@ def test_answers_since_the_first_drift_count_for_a_training(store: Store, tmp_pa
     assert first["since"] == second["since"] < first["time"] < second["time"]
 
 
+@pytest.mark.slow  # trainings
 def test_a_training_that_failed_is_repeated_with_more_answers(store: Store, tmp_path: Path) -> None:
     output = tmp_path / "trained"
     store.put(CLASS, 420, rate=GOOD)

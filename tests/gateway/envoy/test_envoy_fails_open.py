@@ -295,6 +295,7 @@ def _in_flight(filter_: Filter) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("slipstream_requests_in_flight"))
 
 
+@pytest.mark.slow  # many requests
 def test_ten_thousand_mixed_requests(envoy: Envoy, filter_: Filter) -> None:
     """Streamed and whole, decided by one process: every one gets its own answer."""
     load = Load(envoy.url)

@@ -103,6 +103,7 @@ def routed(manifest: Path, fields: dict[str, Any], capsys: pytest.CaptureFixture
     return decision["draft_length"], decision["class"]
 
 
+@pytest.mark.slow  # many requests
 async def test_500_requests_have_the_draft_lengths_that_were_decided(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,5 +140,7 @@ def _answer(cluster: Cluster, mode: str) -> httpx.Response | None:
         "max_tokens": 24,
     }
     headers = {"x-slipstream-mode": mode} | ({"x-slipstream-draft-length": "4"} if mode == "speculative" else {})
-    answer = httpx.post(f"{cluster.gateways[0].url}/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE_S)
+    answer = httpx.post(
+        f"{cluster.gateways[0].url}/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE_S
+    )
     return answer if answer.headers.get("x-slipstream-arm") == mode else None

@@ -21,6 +21,9 @@ from slipstream_tools.up.vllm_server import VllmServer
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 
+# A server checks and answers for minutes beside other tests. tests/gateway/lossless has scripted servers.
+pytestmark = pytest.mark.slow
+
 WAIT_S = 240.0
 MODEL = "slipstream-embedded"
 PROMPT = "Summarize the call in two sentences.\n\nAgent: Hello, how can I help?\nCustomer: My order is late."
@@ -108,7 +111,6 @@ def run_gateway(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
         one.process.stop()
 
 
-@pytest.mark.slow  # a server of its own; tests/gateway/lossless has scripted ones
 def test_server_of_garbage_never_speculates(
     run_gateway: Callable[[str], Running], garbage_server: VllmServer, plain_vllm_server: VllmServer
 ) -> None:
@@ -143,7 +145,6 @@ def test_server_of_garbage_never_speculates(
         assert gateway.log().count(f"{capability} is withdrawn") == 1
 
 
-@pytest.mark.slow  # as the next one, on another server
 def test_server_that_is_not_speculating_passes_every_check(
     run_gateway: Callable[[str], Running], plain_vllm_server: VllmServer
 ) -> None:
@@ -169,7 +170,6 @@ def test_server_with_the_plugin_keeps_both_capabilities_and_follows_draft_length
         assert gateway.ask(temperature).headers["x-slipstream-arm"] == "speculative"
 
 
-@pytest.mark.slow  # waits for checks; the one before it has a real server as well
 def test_server_that_is_kept_from_drafting_is_checked_once_it_may(
     run_gateway: Callable[[str], Running], vllm_server: VllmServer
 ) -> None:

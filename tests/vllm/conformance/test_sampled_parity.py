@@ -29,6 +29,9 @@ from slipstream_tools.up.vllm_server import VllmServer
 from tests.gateway.lossless.parity_bench import pieces_of
 from tests.support.polling import soon
 
+# A server checks and answers for minutes beside other tests. tests/gateway/lossless has scripted servers.
+pytestmark = pytest.mark.slow
+
 WAIT_S = 240.0
 MODEL = "slipstream-embedded"
 MANIFEST = """apiVersion: slipstream.dev/v1alpha1

@@ -42,6 +42,7 @@ def served(start_gateway: Callable[..., Gateway], vllm_server: VllmServer) -> Ga
     return found
 
 
+@pytest.mark.slow  # long streams; tests/gateway has scripted servers
 def test_streams_across_a_kill_stop_drafting_and_keep_their_text(served: Gateway, vllm_server: VllmServer) -> None:
     live, killed = manifest([vllm_server.url]), manifest([vllm_server.url], kill=True)
     whole = undisturbed(served)

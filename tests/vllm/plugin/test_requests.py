@@ -115,6 +115,7 @@ async def test_bad_lengths_of_messages_are_refused(speculative: Server, value: o
     assert f"vllm_xargs.slipstream_draft_length is {value!r}" in refused.value.body["error"]["message"]
 
 
+@pytest.mark.slow  # a long answer
 async def test_an_id_with_a_slash_can_be_changed(speculative: Server, bodies: list[dict[str, Any]]) -> None:
     running = asyncio.create_task(speculative.chat(bodies[0], 4, request_id="team/7", **LONGER))
     await drafting(speculative)
@@ -161,6 +162,7 @@ async def test_one_running_request_changes(speculative: Server, plain: Server, b
     assert started.accepted / started.drafted > 0.6
 
 
+@pytest.mark.slow  # long answers; test_control of the contract has the route
 async def test_stop_drafting_spares_later_requests(speculative: Server, bodies: list[dict[str, Any]]) -> None:
     whole = await speculative.chat(bodies[0], 4, **LONGER)
     running = asyncio.create_task(speculative.chat(bodies[0], 4, **LONGER))

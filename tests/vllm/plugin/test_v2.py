@@ -56,6 +56,7 @@ async def test_answers_of_one_batch_are_the_same_at_every_length(server: Server)
         assert after[name] - before[name] == after[f"plugin_{name}"] - before[f"plugin_{name}"] == total
 
 
+@pytest.mark.slow  # a server of its own
 async def test_a_server_counts_drafts_by_their_source(
     session: aiohttp.ClientSession, start_vllm_v2: Callable[..., VllmServer]
 ) -> None:

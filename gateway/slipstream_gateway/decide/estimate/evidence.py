@@ -31,8 +31,7 @@ from slipstream_gateway.decide.estimate.student import quantile_975
 # stay comparable while the load changes.
 _MAX_TREATED, _MAX_CONTROL = 20_000.0, 2_000.0
 _MAX_PAIRS, _MAX_CLASSES = 64, 128
-# A group's effect counts with so many answers in both arms, and with this share of those of the largest group.
-_MIN_ANSWERS, _MIN_SHARE = 2.0, 0.05
+_MIN_ANSWERS = 2.0
 _GROUPS = 3
 # So many keys of a class are kept apart; those that come later share this many places.
 _MAX_KEYS, _SHARED_PLACES = 32, 8
@@ -165,8 +164,7 @@ def middle(groups: Sequence[Comparison], measure: Measure) -> list[tuple[Sample,
     """Both arms' samples of the groups whose effect is the middle one: one group, or two; all of them joined if none
     has enough answers for itself."""
     arms = [(measure(group.speculative), measure(group.control)) for group in groups]
-    least = max(_MIN_ANSWERS, _MIN_SHARE * max((min(one.n, other.n) for one, other in arms), default=0.0))
-    known = [(one, other) for one, other in arms if min(one.n, other.n) >= least]
+    known = [(one, other) for one, other in arms if min(one.n, other.n) >= _MIN_ANSWERS]
     if not known:
         speculative, control = Sample(), Sample()
         for one, other in arms:
