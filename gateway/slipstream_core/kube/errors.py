@@ -7,7 +7,7 @@ KubeError                  `str(error)` is one line, the server's own message fi
 ├── KubeNotFound           404: no such object, namespace or kind
 ├── KubeConflict           409: the object changed since it was read, or exists already
 ├── KubeExpired            410: the resource version is too old; a new list is needed
-└── KubeRejected           any other 4xx: forbidden, invalid, too large
+└── KubeRejected           any other 4xx: forbidden, invalid, too large; 500 for a body of wrong types
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ class KubeExpired(KubeError):
 
 
 class KubeRejected(KubeError):
-    """Any other 4xx."""
+    """Any other 4xx, and 500 for a body whose types are not those of its kind."""
 
 
+# Server-side apply answers 500 to a body whose types are not those of its kind; this is in its message.
+_MISTYPED = "typed patch object"
 _KINDS: Mapping[int, type[KubeError]] = {404: KubeNotFound, 409: KubeConflict, 410: KubeExpired}
 
 
@@ -80,6 +82,8 @@ def error_of_status(details: Mapping[str, Any], status: int, *, call: str, retry
     subject = details.get("details")
     name = str(subject.get("name", "")) if isinstance(subject, Mapping) else ""
     seconds = float(retry_after) if retry_after is not None and retry_after.isdigit() else None
-    message = f"{details.get('message') or 'no reason given'} ({call}: {status})"
-    kind = KubeUnavailable if status in (401, 429) or status >= 500 else _KINDS.get(status, KubeRejected)
+    reason = str(details.get("message") or "no reason given")
+    is_temporary = status in (401, 429) or (status >= 500 and _MISTYPED not in reason)
+    kind = KubeUnavailable if is_temporary else _KINDS.get(status, KubeRejected)
+    message = f"{reason} ({call}: {status})"
     return kind(message, status=status, object_name=name, retry_after_s=seconds)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from slipstream_core.kube.client import KubeClient
-from slipstream_core.kube.errors import KubeNotFound, KubeRejected, KubeUnavailable
+from slipstream_core.kube.errors import KubeNotFound, KubeRejected
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.naming import (
     MANAGED_BY,
@@ -26,8 +26,6 @@ from slipstream_operator.errors import ForeignObject
 from slipstream_operator.types import KubeObject
 
 DIGEST_ANNOTATION = "slipstream.dev/applied"
-# Server-side apply answers 500 to a body whose types are not those of the kind. This is its message.
-_MISTYPED = "typed patch object"
 
 _logger = logging.getLogger(__name__)
 
@@ -60,9 +58,7 @@ class ChildWriter:
         for child in wanted:
             try:
                 writes += await self._write(pair, child)
-            except (KubeRejected, KubeNotFound, KubeUnavailable, ForeignObject) as exc:
-                if isinstance(exc, KubeUnavailable) and _MISTYPED not in str(exc):
-                    raise
+            except (KubeRejected, KubeNotFound, ForeignObject) as exc:
                 problems.append(Problem(f"{child['kind']}/{child['metadata']['name']}", str(exc)))
         if problems:
             return Outcome(writes, tuple(problems))  # a rejected workload must not cost the running one
