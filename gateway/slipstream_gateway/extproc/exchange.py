@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -32,18 +32,22 @@ from slipstream_gateway.extproc.replies import (
     send_pieces,
 )
 from slipstream_gateway.extproc.response import Response
+from slipstream_gateway.upstreams.private_headers import PRIVATE
 
 CHOSEN = "x-gateway-destination-endpoint"
 """The header, and the key of the metadata `envoy.lb`, by which endpoint pickers name a server (Gateway API Inference
 Extension, 004-endpoint-picker-protocol)."""
 HAND_OVER = "hand_over"
+# Of the client's headers. The response must be readable, and a key of the gateway's never goes to upstreams.
+_REMOVED = ("accept-encoding", "authorization")
+_REMOVED_WITH_KEYS = (*_REMOVED, *sorted(set(PRIVATE) - set(_REMOVED)))
 _DUPLEX = BodySendMode.FULL_DUPLEX_STREAMED
 
 
 class Exchange:
     """The state of one request. `authorization` is the client's, `request_mode` and `response_mode` are Envoy's.
-    `removed` are headers of the client that its server does not get. `model` is the model that the body names; Envoy
-    gets it as a header, for routes.
+    `has_keys`: the gateway has keys, so a client's private headers do not reach its server. `model` is the model that
+    the body names; Envoy gets it as a header, for routes.
 
     The methods are called in this order: `read_body`, then either `go_on`, which leaves the rest to Envoy, or those of
     ASGI and of `Carrier`. `go_on` and `send` may also be the first.
@@ -57,10 +61,10 @@ class Exchange:
         has_body: bool,
         request_mode: int,
         response_mode: int,
-        removed: Sequence[str] = (),
+        has_keys: bool,
     ) -> None:
         self._authorization = authorization
-        self._removed = ("accept-encoding", "authorization", *removed)  # the response must be readable
+        self._removed = _REMOVED_WITH_KEYS if has_keys else _REMOVED
         self._messages = messages
         self._has_body = has_body
         self._request_mode = request_mode

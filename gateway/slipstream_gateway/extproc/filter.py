@@ -24,7 +24,6 @@ from slipstream_gateway.grpc_server.call import Call
 from slipstream_gateway.grpc_server.server import serving as grpc_serving
 from slipstream_gateway.grpc_server.status import CallFailed, Status
 from slipstream_gateway.upstreams.carrier import CARRIER
-from slipstream_gateway.upstreams.private_headers import PRIVATE
 
 _SPARE_BYTES = 64 * 1024 * 1024  # for bodies above the limit, which get an answer, and for headers
 _FIRST_MESSAGE_S = 10.0  # Envoy sends it with the head of the stream
@@ -85,7 +84,7 @@ class ExternalProcessor:
             has_body=not first.request_headers.end_of_stream,
             request_mode=_request_mode(first),
             response_mode=_response_mode(first),
-            removed=PRIVATE if self._has_keys else (),
+            has_keys=self._has_keys,
         )
         if not self._is_usable(first):
             if self._has_keys:
