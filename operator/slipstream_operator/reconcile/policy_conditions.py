@@ -138,26 +138,26 @@ def _conclusive(judged: Sequence[Judged], situation: Situation) -> Finding:
         return Reason.STORE_UNREACHABLE()
     after_s = situation.spec.rollback.stale_after_seconds
     stale = [one.state.name for one in judged if one.state.phase is Phase.STALE]
-    held_up = [one.state.name for one in judged if _is_quiet(one, situation)]
-    active = [one for one in judged if one.state.phase in _ANALYSED and one.state.name not in held_up]
+    silent = [one.state.name for one in judged if _is_silent(one, situation)]
+    active = [one for one in judged if one.state.phase in _ANALYSED and one.state.name not in silent]
     if not active:
         if stale:
             return Reason.STALE(after_s, listed(stale))
-        if held_up:
-            return Reason.NO_DATA(f"no outcomes for {after_s} s of {listed(held_up)}: failMode hold keeps their phase")
+        if silent:
+            return Reason.NO_DATA(f"no outcomes for {after_s} s of {listed(silent)}: failMode hold keeps their phase")
         return Reason.NO_DATA("no class is being analysed")
-    quiet = f"no outcomes for {after_s} s of {listed(sorted(stale + held_up))}" if stale or held_up else ""
+    unheard = f"no outcomes for {after_s} s of {listed(sorted(stale + silent))}" if stale or silent else ""
     lacking = [f"{one.state.name} has {'; '.join(missing)}" for one in active if (missing := _missing(one, situation))]
     if lacking:
-        return Reason.INSUFFICIENT_SAMPLES("; ".join(filter(None, [listed(lacking), quiet])))
+        return Reason.INSUFFICIENT_SAMPLES("; ".join(filter(None, [listed(lacking), unheard])))
     idle = [
         f"{one.state.name}{without}" for one in active if one.facts is not None and (without := without_data(one.facts))
     ]
     enough = f"every guard of {len(active)} classes has enough answers"
-    return Reason.CONCLUSIVE("; ".join(filter(None, [enough, listed(idle), quiet])))
+    return Reason.CONCLUSIVE("; ".join(filter(None, [enough, listed(idle), unheard])))
 
 
-def _is_quiet(one: Judged, situation: Situation) -> bool:
+def _is_silent(one: Judged, situation: Situation) -> bool:
     """Whether a class is kept in its phase without outcomes."""
     if one.facts is None or situation.held is not None or one.state.phase not in _ANALYSED:
         return False
