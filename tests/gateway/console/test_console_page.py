@@ -132,7 +132,7 @@ def test_limits_in_redis_are_those_of_all_gateways(
                 client.hset(limits_key(_id_of(keys.path)), "r", 2e17)
 
         use_up()
-        eventually(lambda: send(other.url, 1, headers=headers)[0].status_code == 429, "it goes by Redis")
+        eventually(lambda: send(other.url, 1, headers=headers)[0].status_code == 429, "the limit in Redis applies")
         page, _ = open_console(one.url, state="locked")
         page.fill("#key-value", key)
         page.get_by_role("button", name="Connect").click()
