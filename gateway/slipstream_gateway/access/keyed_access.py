@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
@@ -13,6 +14,7 @@ from slipstream_core.errors import AccessError, Forbidden, ModelNotFound, NotAut
 from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Refusal, Use
 from slipstream_core.types import GenerationRequest
 
+from slipstream_gateway.access.arriving import ArrivingBodies
 from slipstream_gateway.access.follow import KeyFile
 from slipstream_gateway.access.key_text import PREFIX
 from slipstream_gateway.access.keyring import INCORRECT, Keyring
@@ -110,12 +112,14 @@ class KeyedAccess:
         keys: KeyFile,
         limiter: Limiter,
         *,
+        most_arriving: int,
         clock: Callable[[], float] = time.time,
         on_reload: Callable[[int], None] = lambda keys: None,
     ) -> None:
         self.counts = Counts()
         self._file = keys
         self._limiter = limiter
+        self._bodies = ArrivingBodies(most_arriving)
         self._clock = clock
         self._on_reload = on_reload
         self._ring: Keyring | None = None
@@ -148,6 +152,10 @@ class KeyedAccess:
         except AccessError as exc:
             self.counts.deny("forbidden" if isinstance(exc, Forbidden) else "unauthenticated")
             raise
+
+    def arriving(self, principal: Principal) -> AbstractContextManager[None]:
+        """While a body of `principal` is read. Raises `Overloaded` if `most_arriving` of them arrive already."""
+        return self._bodies.of(principal.key_id)
 
     def authorize(self, principal: Principal, request: GenerationRequest) -> None:
         """Checks whether `principal` may send `request`. Raises `ModelNotFound` for a model that the caller may not

@@ -5,6 +5,7 @@ requested ones.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -33,7 +34,8 @@ class Lease(Protocol):
 
 
 class AccessControl(Protocol):
-    """The methods are called in this order: `authenticate` before the body is read, the others after it is parsed.
+    """The methods are called in this order: `authenticate` before the body is read, `arriving` around that, the others
+    after it is parsed.
 
     `is_open`: no keys are configured, every request is permitted, and clients' `authorization` headers are for the
     upstreams.
@@ -43,6 +45,8 @@ class AccessControl(Protocol):
     def is_open(self) -> bool: ...
 
     def authenticate(self, authorization: str | None) -> Principal: ...
+
+    def arriving(self, principal: Principal) -> AbstractContextManager[None]: ...
 
     def authorize(self, principal: Principal, request: GenerationRequest) -> None: ...
 
@@ -64,6 +68,7 @@ class _NoLease:
 
 _ANYBODY = Principal(key_id="", caller=ANONYMOUS, scopes=Scopes(admin=True))
 _NO_LEASE = _NoLease()
+_UNBOUNDED = nullcontext()
 
 
 class OpenAccess:
@@ -73,6 +78,9 @@ class OpenAccess:
 
     def authenticate(self, authorization: str | None) -> Principal:
         return _ANYBODY
+
+    def arriving(self, principal: Principal) -> AbstractContextManager[None]:
+        return _UNBOUNDED  # callers cannot be distinguished
 
     def authorize(self, principal: Principal, request: GenerationRequest) -> None:
         pass

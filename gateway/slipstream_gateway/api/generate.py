@@ -14,7 +14,6 @@ from slipstream_core.types import Decision, Endpoint, GenerationRequest
 
 from slipstream_gateway.access import Principal
 from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl, Lease, bill_of
-from slipstream_gateway.api.arriving_bodies import ArrivingBodies
 from slipstream_gateway.api.errors import Headers, error_event, error_reply, response_error_event
 from slipstream_gateway.api.http import (
     ClientGone,
@@ -25,6 +24,7 @@ from slipstream_gateway.api.http import (
     Send,
     carrier_of,
     chosen_headers,
+    read_body,
     read_headers,
     send_error,
     send_reply,
@@ -63,14 +63,14 @@ class GenerateEndpoint:
         parse: BodyParser,
         recorders: Sequence[Recorder],
         *,
-        bodies: ArrivingBodies,
+        max_body_bytes: int,
         access: AccessControl = OPEN_ACCESS,
         forwarded: Sequence[str] = (),
     ) -> None:
         self._dispatcher = dispatcher
         self._parse = parse
         self._recorders = recorders
-        self._bodies = bodies
+        self._max_body_bytes = max_body_bytes
         self._access = access
         self._forwarded = frozenset(name.encode() for name in forwarded)
 
@@ -85,7 +85,8 @@ class GenerateEndpoint:
                 context = context._replace(carrier=carrier)
             if self._forwarded:
                 context = context._replace(forwarded=chosen_headers(scope, self._forwarded))
-            body = await self._bodies.read(headers, receive, principal)
+            with self._access.arriving(principal):
+                body = await read_body(headers, receive, self._max_body_bytes)
             request = await self._parse(body, overrides_of(headers))
             self._access.authorize(principal, request)
             lease = await self._access.admit(principal, request)

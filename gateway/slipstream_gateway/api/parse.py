@@ -38,8 +38,11 @@ _COMPLETION_LIMIT: Mapping[str, msgspec.Raw] = {"max_tokens": msgspec.Raw(b"%d" 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def parse_chat_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
-    """Parses the body of `POST /v1/chat/completions`. Raises `InvalidRequest`."""
+def parse_chat_request(
+    raw: bytes, overrides: RequestOverrides = NO_OVERRIDES, *, find_restricted: bool = True
+) -> GenerationRequest:
+    """Parses the body of `POST /v1/chat/completions`. `find_restricted`: see `generation_request`. Raises
+    `InvalidRequest`."""
     body, fields = decode_body(raw)
     if body.messages is None:
         raise missing("messages", fields)
@@ -56,12 +59,15 @@ def parse_chat_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -
         messages=messages,
         non_text=media,
         features=features,
-        parts=content_parts(body.messages, fields["messages"]),
+        parts=content_parts(body.messages, fields["messages"]) if find_restricted else None,
     )
 
 
-def parse_completion_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
-    """Parses the body of `POST /v1/completions`. Raises `InvalidRequest`."""
+def parse_completion_request(
+    raw: bytes, overrides: RequestOverrides = NO_OVERRIDES, *, find_restricted: bool = True
+) -> GenerationRequest:
+    """Parses the body of `POST /v1/completions`. `find_restricted`: see `generation_request`. Raises
+    `InvalidRequest`."""
     body, fields = decode_body(raw)
     if body.prompt is None:
         raise missing("prompt", fields)
@@ -80,17 +86,20 @@ def parse_completion_request(raw: bytes, overrides: RequestOverrides = NO_OVERRI
         features=features,
         prompts=prompts,
         non_text=token_ids_of(prompts, fields["prompt"]),
+        parts=() if find_restricted else None,
     )
 
 
-def parse_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
+def parse_request(
+    raw: bytes, overrides: RequestOverrides = NO_OVERRIDES, *, find_restricted: bool = True
+) -> GenerationRequest:
     """Parses a body of any kind: with `messages` it is a chat, with `input` a response, with `prompt` a text
     completion. Raises `InvalidRequest` or `UnsupportedParameter`."""
     fields = decode_fields(raw)
     if "messages" in fields or fields.keys().isdisjoint(("input", "prompt")):
-        return parse_chat_request(raw, overrides)
+        return parse_chat_request(raw, overrides, find_restricted=find_restricted)
     parse = parse_responses_request if "input" in fields else parse_completion_request
-    return parse(raw, overrides)
+    return parse(raw, overrides, find_restricted=find_restricted)
 
 
 def _request(
@@ -103,7 +112,7 @@ def _request(
     non_text: NonText,
     messages: tuple[Message, ...] = (),
     prompts: Sequence[Prompt | None] = (None,),
-    parts: Sequence[tuple[str, msgspec.Raw]] = (),
+    parts: Sequence[tuple[str, msgspec.Raw]] | None,
 ) -> GenerationRequest:
     options = body.stream_options
     if options is not None and not body.stream:

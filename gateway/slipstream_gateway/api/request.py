@@ -214,11 +214,11 @@ def generation_request(
     non_text: NonText,
     include_usage: bool = False,
     added: Mapping[str, msgspec.Raw] = NOTHING_ADDED,
-    parts: Sequence[tuple[str, msgspec.Raw]] = (),
+    parts: Sequence[tuple[str, msgspec.Raw]] | None,
 ) -> GenerationRequest:
     """The request in `body` and `overrides`. `fields` is the body by name, `non_text` its parts other than text;
-    `parts`: see `restricted_uses`. Servers also get the fields `added`, which no size counts. Raises
-    `InvalidRequest`."""
+    `parts`: see `restricted_uses`; None if restricted parameters are not looked for, because no key limits them.
+    Servers also get the fields `added`, which no size counts. Raises `InvalidRequest`."""
     if not body.model:
         raise missing("model", fields)
     if body.seed == RANDOM_SEED:
@@ -251,7 +251,7 @@ def generation_request(
         draft_length=draft_length_of(overrides.draft_length),
         learn=learn_of(overrides.learn),
         capture=capture_of(overrides.capture),
-        restricted=restricted_uses(fields, endpoint, parts),
+        restricted=() if parts is None else restricted_uses(fields, endpoint, parts),
         raw=raw,
     )
 

@@ -34,13 +34,17 @@ STORED_INPUT = ("prompt", "previous_response_id", "conversation")
 _LOG_PROBABILITIES = "message.output_text.logprobs"
 
 
-def parse_responses_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
-    """Parses the body of `POST /v1/responses`. Raises `InvalidRequest` or `UnsupportedParameter`."""
+def parse_responses_request(
+    raw: bytes, overrides: RequestOverrides = NO_OVERRIDES, *, find_restricted: bool = True
+) -> GenerationRequest:
+    """Parses the body of `POST /v1/responses`. `find_restricted`: see `generation_request`. Raises `InvalidRequest` or
+    `UnsupportedParameter`."""
     body, fields = decode_responses_body(raw)
     if body.background:
         message = "Invalid 'background': the gateway stores no responses to fetch later. Use 'stream' for long answers."
         raise UnsupportedParameter(message, param="background")
     messages, found = _messages(body, fields)
+    items = [("input", fields["input"])] if isinstance(body.input, list) else []
     features = features_in_use(fields, RESPONSES_FIELDS) | _text_features(body) | _include_features(body) | found
     return generation_request(
         body,
@@ -51,7 +55,7 @@ def parse_responses_request(raw: bytes, overrides: RequestOverrides = NO_OVERRID
         max_tokens=integer("max_output_tokens", body.max_output_tokens, 1),
         messages=messages,
         non_text=media_of_items(body.input, fields["input"]) if isinstance(body.input, list) else ALL_TEXT,
-        parts=[("input", fields["input"])] if isinstance(body.input, list) else [],
+        parts=items if find_restricted else None,
     )
 
 

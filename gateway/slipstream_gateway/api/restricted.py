@@ -67,7 +67,7 @@ _BARE_NAMES = frozenset(map(_bare, KNOWN_PARAMETERS))
 
 
 def restricted_uses(
-    fields: Mapping[str, msgspec.Raw], endpoint: Endpoint, parts: Sequence[tuple[str, msgspec.Raw]] = ()
+    fields: Mapping[str, msgspec.Raw], endpoint: Endpoint, parts: Sequence[tuple[str, msgspec.Raw]]
 ) -> tuple[RestrictedUse, ...]:
     """The restricted parameters of the body `fields`. `parts` are lists inside it whose values may be media or refer to
     stored state, each with its place."""

@@ -9,9 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl
-from slipstream_gateway.api.arriving_bodies import ArrivingBodies
 from slipstream_gateway.api.generate import overrides_of, shutting_down
-from slipstream_gateway.api.http import ClientGone, error_response, json_response, read_headers
+from slipstream_gateway.api.http import ClientGone, error_response, json_response, read_body, read_headers
 from slipstream_gateway.api.request import BodyParser
 from slipstream_gateway.decide.route import explanation
 from slipstream_gateway.request.dispatch import Dispatcher
@@ -30,13 +29,13 @@ class RouteEndpoint:
         dispatcher: Dispatcher,
         *,
         parse: BodyParser,
-        bodies: ArrivingBodies,
+        max_body_bytes: int,
         internals: bool,
         access: AccessControl = OPEN_ACCESS,
     ) -> None:
         self._dispatcher = dispatcher
         self._parse = parse
-        self._bodies = bodies
+        self._max_body_bytes = max_body_bytes
         self._internals = internals
         self._access = access
 
@@ -44,7 +43,8 @@ class RouteEndpoint:
         try:
             headers = read_headers(request.scope)
             principal = self._access.authenticate(headers.authorization)
-            body = await self._bodies.read(headers, request.receive, principal)
+            with self._access.arriving(principal):
+                body = await read_body(headers, request.receive, self._max_body_bytes)
             parsed = await self._parse(body, overrides_of(headers))
             self._access.authorize(principal, parsed)
             standing = await self._access.charge_request(principal)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 
 from slipstream_core.hosts import is_loopback
 from slipstream_core.settings import GatewaySettings
+from slipstream_core.types import GenerationRequest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, request_response
 
 from slipstream_gateway.api.access_control import admin_check, own_site
-from slipstream_gateway.api.arriving_bodies import ArrivingBodies
 from slipstream_gateway.api.errors import http_error_body
 from slipstream_gateway.api.evidence import EvidenceEndpoint
 from slipstream_gateway.api.generate import GenerateEndpoint
@@ -69,13 +70,13 @@ def _site_check(services: Services, listening: str) -> RequestCheck:
 
 def generation(services: Services, settings: GatewaySettings, threads: Executor) -> dict[str, GenerateEndpoint]:
     """The generation endpoints by path."""
-    bodies, forwarded = _bodies(settings), settings.upstreams.forwarded_headers
+    forwarded = settings.upstreams.forwarded_headers
     return {
         path: GenerateEndpoint(
             services.dispatcher,
-            BodyParser(parse, threads),
+            _parser(parse, services, threads),
             services.recorders,
-            bodies=bodies,
+            max_body_bytes=settings.limits.max_body_bytes,
             access=services.access,
             forwarded=forwarded,
         )
@@ -87,9 +88,9 @@ def generation(services: Services, settings: GatewaySettings, threads: Executor)
     }
 
 
-def _bodies(settings: GatewaySettings) -> ArrivingBodies:
-    limits = settings.limits
-    return ArrivingBodies(limit_bytes=limits.max_body_bytes, per_key=limits.max_in_flight)
+def _parser(parse: Callable[..., GenerationRequest], services: Services, threads: Executor) -> BodyParser:
+    """Only keys restrict parameters."""
+    return BodyParser(partial(parse, find_restricted=not services.access.is_open), threads)
 
 
 def _posts(hot: dict[str, GenerateEndpoint]) -> list[BaseRoute]:
@@ -138,8 +139,13 @@ def _health(services: Services) -> list[BaseRoute]:
 def _route(
     services: Services, settings: GatewaySettings, threads: Executor, *, internals: bool, site: RequestCheck = allow_all
 ) -> Route:
-    bodies, parse = _bodies(settings), BodyParser(parse_request, threads)
-    route = RouteEndpoint(services.dispatcher, parse=parse, bodies=bodies, internals=internals, access=services.access)
+    route = RouteEndpoint(
+        services.dispatcher,
+        parse=_parser(parse_request, services, threads),
+        max_body_bytes=settings.limits.max_body_bytes,
+        internals=internals,
+        access=services.access,
+    )
     return Route("/v1/route", Checked(request_response(route.post), site), methods=["POST"])
 
 

@@ -78,6 +78,7 @@ def build_access(settings: GatewaySettings, audit: Audit) -> AccessControl:
     return KeyedAccess(
         keys,
         Limiter(LocalLimits(parts=settings.workers), *_shared(settings)),
+        most_arriving=settings.limits.max_in_flight,
         clock=time.time,
         on_reload=lambda number: audit.event("keys", who="file", keys=number),
     )

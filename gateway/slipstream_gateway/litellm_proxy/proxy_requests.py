@@ -157,7 +157,9 @@ class ProxyRequests:
 def _parsed(fields: Mapping[str, Any], headers: Mapping[str, str]) -> GenerationRequest:
     """The request as LiteLLM has it now. LiteLLM's own fields do not count."""
     body = {name: fields[name] for name in fields.keys() & KNOWN_PARAMETERS if name != _NOT_READ}
-    return parse_request(msgspec.json.encode(body), RequestOverrides(*map(headers.get, _HEADERS)))
+    return parse_request(
+        msgspec.json.encode(body), RequestOverrides(*map(headers.get, _HEADERS)), find_restricted=False
+    )
 
 
 def _takes_draft_lengths(route: Route) -> bool:

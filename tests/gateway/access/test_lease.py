@@ -17,7 +17,7 @@ def key(keys: Any) -> str:
 
 
 async def test_places_come_back_where_the_use_cannot_be_priced(keys: Any, key: str) -> None:
-    async with KeyedAccess(KeyFile(keys.path, None), Limiter(LocalLimits())) as access:
+    async with KeyedAccess(KeyFile(keys.path, None), Limiter(LocalLimits()), most_arriving=8) as access:
         caller = access.authenticate(f"Bearer {key}")
         request = GenerationRequest(endpoint=Endpoint.CHAT, model="acme", max_tokens=1000, choices=2)
         lease = await access.admit(caller, request)

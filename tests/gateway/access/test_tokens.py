@@ -97,7 +97,7 @@ async def access(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
             path = tmp_path / "keys.json"
             config = {"issuer": "https://issuer", "audiences": ["slipstream"], "jwks": location, "rules": RULES}
             path.write_text(json.dumps({"jwt": {"algorithms": ["RS256", "ES256"], **config, **options}}))
-            started = KeyedAccess(KeyFile(path, None), Limiter(LocalLimits()))
+            started = KeyedAccess(KeyFile(path, None), Limiter(LocalLimits()), most_arriving=8)
             return await stack.enter_async_context(started)
 
         yield start
