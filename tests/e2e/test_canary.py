@@ -19,7 +19,8 @@ from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.kubelet import TritonKubelet
 
-pytestmark = pytest.mark.timeout(600)
+# tests/operator has each rule.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 @pytest.fixture
@@ -69,7 +70,6 @@ def test_a_good_revision_is_promoted_and_replaces_the_servers(rollout: Rollout) 
     assert "RevisionPromoted" in cluster.kubectl("get", "events", "-o", "name,reason=.reason", "-o", "json")
 
 
-@pytest.mark.slow  # tests/operator has each rule
 @pytest.mark.parametrize(
     ("harm", "rule"),
     [(slower, "SlowerThanServing"), (other_tokens, "ParityGuard"), (dies, "NotStarted")],

@@ -149,7 +149,7 @@ def test_pip_installs_where_uv_cannot_be_had(checkout: Checkout) -> None:
     assert checkout.install() == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_interrupted_installation_starts_anew(checkout: Checkout, number: signal.Signals) -> None:
     checkout.add_uv()
     checkout.hold.touch()
@@ -180,7 +180,7 @@ def test_failed_installation_names_the_command_and_starts_anew(checkout: Checkou
     assert checkout.has_needed_package()
 
 
-@pytest.mark.parametrize("lost", ["lib", "bin/python"])
+@pytest.mark.parametrize("lost", ["lib", pytest.param("bin/python", marks=pytest.mark.slow)])
 def test_broken_environment_is_built_anew(checkout: Checkout, lost: str) -> None:
     checkout.add_uv()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout.venv], check=True)

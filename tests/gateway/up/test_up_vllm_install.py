@@ -90,6 +90,7 @@ def test_environment_is_built_once_and_a_later_call_starts_nothing(recipe: Recip
     assert (install.site_packages / "iniconfig").is_dir()
 
 
+@pytest.mark.slow  # three environments
 def test_broken_or_older_environment_is_built_anew(recipe: Recipe, home: Path) -> None:
     def break_marker() -> None:
         (home / "vllm" / "slipstream.json").write_text('{"requirements": "')

@@ -14,6 +14,7 @@ from tests.support.lora import RANK, write_adapter
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import MODEL, WAIT_S, answered, ask, body, until_reason
 
+pytestmark = pytest.mark.slow  # a server of its own; tests/gateway has adapters with scripted servers
 ADAPTER = "styled"  # by its name on the server
 NAME = f"{MODEL}:style"
 

@@ -78,7 +78,7 @@ def test_a_stream_whose_client_asked_for_no_usage_has_none(served: Gateway) -> N
     assert all(event["choices"] for event in events)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4])
+@pytest.mark.parametrize("length", [1, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 3, 4))])
 def test_a_draft_length_is_the_servers_own_for_that_request(
     served: Gateway, vllm_server: VllmServer, length: int
 ) -> None:
@@ -124,7 +124,12 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+QUICK = {"log-probabilities", "a schema", "a seed"}  # the contract has the others' fields
+
+
+@pytest.mark.parametrize(
+    "feature", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FEATURES]
+)
 def test_a_feature_is_the_same_with_drafts_and_without(served: Gateway, feature: str) -> None:
     more = FEATURES[feature]
     decision = explained(served, **more)

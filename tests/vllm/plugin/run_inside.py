@@ -31,10 +31,11 @@ def run_inside(
     environment: Mapping[str, str] | None = None,
     deselect: Sequence[str] = (),
     files: Path = INSIDE,
+    expression: str = "",
 ) -> Report:
     """All of `files`, a folder or one file of it, in one process, in `folder`: vLLM would take a folder `triton` here
     for the package. `environment` is added to that of `install`, which must have `PYTEST`. The tests `deselect` do not
-    run."""
+    run, and of the others those that pytest's `-k` finds by `expression`."""
     environment = dict(environment or {})
     root = str(files if files.is_dir() else files.parent)
     paths = os.pathsep.join(filter(None, (root, environment.pop("PYTHONPATH", None))))
@@ -48,7 +49,7 @@ def run_inside(
     command = [
         *(str(install.python), "-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "-q"),
         *("--rootdir", root, "--confcutdir", root, "-o", "python_files=check_*.py"),
-        *("--junit-xml", str(folder / "results.xml"), str(files)),
+        *("--junit-xml", str(folder / "results.xml"), "-k", expression, str(files)),
         *(f"--deselect={test}" for test in deselect),
     ]
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)

@@ -250,6 +250,7 @@ def test_each_broken_version_was_logged_once(classes_server: VllmServer) -> None
         assert f"classes.long.length is {BROKEN + length};" in line
 
 
+@pytest.mark.slow  # long answers; the test above has a change under load
 async def test_a_change_applies_to_running_requests(server: Server, path: Path) -> None:
     [body] = summaries(1)
     whole = await server.chat(body, 3, **LONGER)

@@ -44,8 +44,15 @@ async def test_no_field_means_the_servers_own_length(speculative: Server, bodies
     assert answer.drafted > 3 * answer.drafts
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-@pytest.mark.parametrize("length", [0, 3])
+@pytest.mark.parametrize(
+    ("length", "path"),
+    [
+        (3, "/v1/chat/completions"),
+        pytest.param(0, "/v1/chat/completions", marks=pytest.mark.slow),
+        pytest.param(3, "/v1/completions", marks=pytest.mark.slow),
+        pytest.param(0, "/v1/completions", marks=pytest.mark.slow),
+    ],
+)
 async def test_openais_fields_have_the_counts(speculative: Server, path: str, length: int) -> None:
     """Proxies and clients of OpenAI's protocol drop vLLM's own."""
     prompt = {"messages": [{"role": "user", "content": "hello"}]} if "chat" in path else {"prompt": "hello"}
@@ -124,6 +131,7 @@ async def test_an_id_with_a_slash_can_be_changed(speculative: Server, bodies: li
     assert (await running).id == "chatcmpl-team/7"
 
 
+@pytest.mark.slow  # long answers; test_control of the contract has the limit
 async def test_a_kill_in_flight_keeps_the_text(
     speculative: Server, plain: Server, bodies: list[dict[str, Any]]
 ) -> None:
@@ -143,6 +151,7 @@ async def test_a_kill_in_flight_keeps_the_text(
     assert (await speculative.chat(bodies[1], 4)).drafts > 0
 
 
+@pytest.mark.slow  # long answers
 async def test_one_running_request_changes(speculative: Server, plain: Server, bodies: list[dict[str, Any]]) -> None:
     expected = await plain.chat(bodies[0], **LONG)
     first = asyncio.create_task(speculative.chat(bodies[0], 4, request_id="abc", **LONG))

@@ -73,19 +73,22 @@ async def test_a_server_counts_drafts_by_their_source(
     hybrid.stop()
 
 
-@pytest.fixture(scope="module")
-def inside_v2(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return run_v2(tmp_path_factory.mktemp("inside_v2"))
-
-
-def run_v2(folder: Path, files: Path = INSIDE_V2, **environment: str) -> Report:
+def run_v2(folder: Path, file: str, expression: str = "", **environment: str) -> Report:
     install = install_vllm(print, extra=(PYTEST,))
-    return run_inside(install, folder, environment=v2_environment() | environment, files=files)
+    return run_inside(install, folder, v2_environment() | environment, files=INSIDE_V2 / file, expression=expression)
 
 
+def test_random_requests_asynchronously(tmp_path: Path) -> None:
+    file = "check_fuzz_v2.py"
+    report = run_v2(tmp_path, file, "draft_model-async")
+    assert report.results.get(file) == {"passed": 1}, report.output[-8000:]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("file", sorted(path.name for path in INSIDE_V2.glob("check_*.py")))
-def test_inside_vllm(file: str, inside_v2: Report) -> None:
-    assert set(inside_v2.results.get(file, {})) == {"passed"}, inside_v2.output[-8000:]
+def test_inside_vllm(file: str, tmp_path: Path) -> None:
+    report = run_v2(tmp_path, file)
+    assert set(report.results.get(file, {})) == {"passed"}, report.output[-8000:]
 
 
 @pytest.mark.slow(in_quarters=False)
@@ -93,5 +96,5 @@ def test_inside_vllm(file: str, inside_v2: Report) -> None:
 @pytest.mark.parametrize("file", ["check_fuzz_v2.py", "check_resumption_v2.py"])
 def test_a_thousand_random_requests(file: str, tmp_path: Path) -> None:
     """1,000 with each drafting method, and 100 answers that another engine continues."""
-    report = run_v2(tmp_path, INSIDE_V2 / file, SLIPSTREAM_FUZZ_REQUESTS="1000")
+    report = run_v2(tmp_path, file, SLIPSTREAM_FUZZ_REQUESTS="1000")
     assert set(report.results.get(file, {})) == {"passed"}, report.output[-8000:]
