@@ -102,6 +102,7 @@ def _build(
             is_ipv6=are_pods_ipv6(own_address(), client.url),
             hpa_api_version=resources[Kind.HORIZONTAL_POD_AUTOSCALER].api_version,
             prometheus=settings.prometheus_url if Kind.SCALED_OBJECT in resources else None,
+            allows_privileges=not settings.forbid_pod_privileges,
         ),
         evidence=evidence,
         fed=fed,

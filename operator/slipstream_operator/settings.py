@@ -120,6 +120,13 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="URL",
         ),
     ] = None
+    forbid_pod_privileges: Annotated[
+        bool,
+        option(
+            "refuse pairs that give their pods an account or its annotations, capabilities, the node's network, or "
+            "volumes that the restricted Pod Security Standard does not permit"
+        ),
+    ] = False
     host: Annotated[str, option("address of the next two ports", default="::")] = "127.0.0.1"
     liveness_port: Annotated[Port, option("port of /healthz")] = LIVENESS_PORT
     metrics_port: Annotated[Port, option("port of /metrics and /ready")] = METRICS_PORT

@@ -23,7 +23,7 @@ class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     plugin. `server_ingress` are the rules of the servers' NetworkPolicy; None: no policy. `foreign_kinds` are the kinds
     of other projects that the cluster has. `is_ipv6`: the first address of its pods is of IPv6.
     `prometheus` is the address of Prometheus for autoscalers of KEDA; None: HorizontalPodAutoscalers are used, in the
-    version `hpa_api_version`."""
+    version `hpa_api_version`. `allows_privileges`: pairs may give their pods what `privileges` lists."""
 
     image: str = DEFAULT_IMAGE
     vllm_image: str = DEFAULT_VLLM_IMAGE
@@ -33,6 +33,7 @@ class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     is_ipv6: bool = False
     hpa_api_version: str = "autoscaling/v2"
     prometheus: str | None = None
+    allows_privileges: bool = True
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):

@@ -65,6 +65,20 @@ def everything() -> JSON:
             }
         },
         "storage": {"claim": "weights"},
+        "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/weights"},
+        "podSecurityContext": {"runAsUser": 5, "fsGroup": 0, "supplementalGroups": [7, 8]},
+        "capabilities": ["IPC_LOCK"],
+        "volumes": [
+            {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}},
+            {"name": "nvme", "hostPath": {"path": "/mnt/nvme"}},
+        ],
+        "volumeMounts": [
+            {"name": "cache", "mountPath": "/cache", "subPath": "vllm"},
+            {"name": "nvme", "mountPath": "/nvme", "readOnly": True},
+        ],
+        "shmSize": "1024Mi",
+        "tmpSize": "8Gi",
+        "hostNetwork": True,
     }
     return pair_object(serving=serving)
 

@@ -192,6 +192,50 @@ def test_pods_keep_to_the_restricted_standard():
     assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}} in spec["volumes"]
 
 
+def test_pods_get_what_their_pair_asks_beyond_the_standard():
+    volume = {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}
+    spec = template(
+        pair_object(
+            serving={
+                "serviceAccountName": "weights-reader",
+                "podSecurityContext": {"runAsUser": 5, "fsGroup": 0, "supplementalGroups": [7]},
+                "capabilities": ["IPC_LOCK"],
+                "volumes": [volume],
+                "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+                "shmSize": "16Gi",
+                "tmpSize": "20Gi",
+                "hostNetwork": True,
+            }
+        )
+    )["spec"]
+    assert spec["serviceAccountName"] == "weights-reader"
+    users = {name: spec["securityContext"].get(name) for name in ("runAsUser", "runAsGroup", "fsGroup")}
+    assert users == {"runAsUser": 5, "runAsGroup": None, "fsGroup": 0}
+    assert list(spec["securityContext"]["supplementalGroups"]) == [7]
+    assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    sizes = {each["name"]: each["emptyDir"]["sizeLimit"] for each in spec["volumes"] if "emptyDir" in each}
+    assert sizes == {"shm": "16Gi", "tmp": "20Gi"}
+    assert volume in spec["volumes"]
+    [container] = spec["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert {"name": "cache", "mountPath": "/cache"} in container["volumeMounts"]
+    for before in spec["initContainers"]:
+        assert before["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_an_empty_security_context_leaves_the_users_to_the_platform():
+    security = template(pair_object(serving={"podSecurityContext": {}}))["spec"]["securityContext"]
+    assert security.keys() == {"runAsNonRoot", "fsGroupChangePolicy", "seccompProfile"}
+
+
+def test_an_account_has_annotations_or_is_another_s():
+    role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/weights"}
+    account = children(pair_object(serving={"serviceAccountAnnotations": role}))["ServiceAccount"]
+    assert account["metadata"]["annotations"] == role
+    assert "annotations" not in children(pair_object())["ServiceAccount"]["metadata"]
+    assert "ServiceAccount" not in children(pair_object(serving={"serviceAccountName": "own"}))
+
+
 def test_servers_get_the_time_that_loading_and_leaving_take():
     serving = {"startupSeconds": 3601, "drainSeconds": 300}
     raw = pair_object(serving=serving)

@@ -39,6 +39,7 @@ class World:
         self.declared = SpecIndex()
         self.new: Any = ObservedCanary()
         self.has_groups = True
+        self.allows_privileges = True
         self.rejected: tuple[Problem, ...] = ()
         self.gateway = Assembler(lambda service: (f"grpc://{service.replace('/', '.')}:8001", f"http://{service}:8000"))
         self.plan = self.look()
@@ -59,7 +60,10 @@ class World:
             deployment=READY,
             rejected=self.rejected,
             canary=self.new,
-            defaults=ServingDefaults(foreign_kinds=frozenset({"LeaderWorkerSet"} if self.has_groups else ())),
+            defaults=ServingDefaults(
+                foreign_kinds=frozenset({"LeaderWorkerSet"} if self.has_groups else ()),
+                allows_privileges=self.allows_privileges,
+            ),
         )
         self.plan = reconcile_pair(observed, NOW)
         self.status = msgspec.to_builtins(self.plan.status)
@@ -344,3 +348,15 @@ def test_a_status_that_was_edited_sends_no_requests() -> None:
         status = {**world.status, "canary": {**world.status["canary"], **broken}}
         world.gateway.put(PAIRS, trim_object({**world.raw, "status": status}, kind=PAIRS), killed=False)
         assert world.route.canary is None, broken
+
+
+def test_a_new_revision_s_privilege_is_forbidden_although_the_serving_one_has_none() -> None:
+    world = World()
+    world.allows_privileges = False
+    world.change(serving={"hostNetwork": True})
+    assert world.accepted() == ("False", "ComparingRevision")
+    assert world.plan.children is None
+    [ready] = [one for one in world.plan.status.conditions if one.type == "Ready"]
+    assert (ready.reason, "spec.serving.hostNetwork" in ready.message) == ("PrivilegesForbidden", True)
+    world.change(serving={"hostNetwork": False})
+    assert world.plan.children is not None

@@ -585,3 +585,33 @@ def test_a_pair_of_the_demo_is_planned_as_any_other():
     made = plan(pair_object(EMBEDDED_SPEC))
     assert made.children is not None
     assert isinstance(made.status, ModelPairStatus)
+
+
+PRIVILEGES = {
+    "serviceAccountName": "other",
+    "serviceAccountAnnotations": {"role": "x"},
+    "capabilities": ["IPC_LOCK"],
+    "hostNetwork": True,
+    "volumes": [{"name": "node", "hostPath": {"path": "/"}}],
+}
+
+
+@pytest.mark.parametrize("field", PRIVILEGES)
+def test_a_privilege_can_be_forbidden(field: str):
+    raw = pair_object(serving={field: PRIVILEGES[field]})
+    made = plan(raw, defaults=ServingDefaults(allows_privileges=False))
+    assert made.children is None
+    assert said(made, "Ready") == ("False", "PrivilegesForbidden")
+    assert f"spec.serving.{field}: gives the pods a privilege" in condition(made, "Ready").message
+    assert headline(made)[0] == "Unresolved"
+    assert plan(raw).children is not None
+
+
+def test_volumes_of_the_restricted_standard_are_no_privilege():
+    volumes = [
+        {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}},
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "settings", "configMap": {"name": "settings"}},
+    ]
+    serving = {"volumes": volumes, "podSecurityContext": {"runAsUser": 7}, "shmSize": "1Gi", "tmpSize": "1Gi"}
+    assert plan(pair_object(serving=serving), defaults=ServingDefaults(allows_privileges=False)).children is not None

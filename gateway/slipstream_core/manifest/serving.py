@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from slipstream_core.manifest.autoscaling import Autoscaling
 from slipstream_core.manifest.inference_pool import InferencePool
+from slipstream_core.manifest.pods import PodSecurityContext, VolumeMount
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
@@ -211,6 +212,43 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     priority_class_name: Annotated[ResourceName | None, Meta(description="PriorityClass of the pods.")] = None
     runtime_class_name: Annotated[ResourceName | None, Meta(description="RuntimeClass of the pods.")] = None
     scheduler_name: Annotated[ResourceName | None, Meta(description="Scheduler of the pods.")] = None
+    service_account_name: Annotated[
+        ResourceName | None, Meta(description="ServiceAccount of the pods. Default: one of the pair, without rights.")
+    ] = None
+    service_account_annotations: Annotated[
+        dict[LabelKey, Annotated[str, Meta(max_length=4096)]],
+        Meta(
+            max_length=32,
+            description="Annotations of the pair's ServiceAccount, such as eks.amazonaws.com/role-arn, by which "
+            "downloads need no keys.",
+        ),
+    ] = {}
+    pod_security_context: Annotated[
+        PodSecurityContext | None, Meta(description="User and groups of the processes. Default: 1000 for each.")
+    ] = None
+    capabilities: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[A-Z][A-Z_]*$", max_length=64)], ...],
+        Meta(max_length=32, description="Linux capabilities of the servers, such as IPC_LOCK for RDMA. Default: none."),
+    ] = ()
+    volumes: Annotated[
+        tuple[dict[str, Any], ...],
+        Meta(max_length=32, description="Further volumes, as in a pod's spec, such as a claim for compile caches."),
+    ] = ()
+    volume_mounts: Annotated[
+        tuple[VolumeMount, ...], Meta(max_length=32, description="Mounts of these volumes in the servers' container.")
+    ] = ()
+    shm_size: Annotated[
+        Quantity | None,
+        Meta(description="Size of /dev/shm, which counts as memory. Default: 256Mi for Triton, 8Gi for vLLM."),
+    ] = None
+    tmp_size: Annotated[Quantity, Meta(description="Maximum size of /tmp.")] = "4Gi"
+    host_network: Annotated[
+        bool,
+        Meta(
+            description="Whether the servers use the node's network, as some RDMA devices need. The namespace's Pod "
+            "Security level must permit it, and NetworkPolicies do not apply."
+        ),
+    ] = False
     storage: Annotated[
         Storage | None, Meta(description="Volume with the checkpoints; not needed for the embedded pair.")
     ] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.revision import revision_of
+from slipstream_core.manifest.serving import Serving
 from slipstream_core.manifest.sources import EMBEDDED
 
 from slipstream_operator.children.autoscaler import autoscaler
@@ -62,7 +63,7 @@ def children_of(
     else:
         workload = deployment(pair, owner, defaults=defaults, repository=repository, live=live)
     return (
-        service_account(owner),
+        *_service_accounts(pair, owner),
         *((config_map,) if config_map is not None else ()),
         service(owner, leaders_only=is_group(pair)),
         disruption_budget(owner, api_version=defaults.pdb_api_version),
@@ -71,6 +72,11 @@ def children_of(
         *_autoscalers(pair, owner, workload, defaults),
         *(() if canary else _inference_pool(pair, owner, defaults)),
     )
+
+
+def _service_accounts(pair: ModelPair, owner: Owner) -> tuple[KubeObject, ...]:
+    serving = pair.spec.serving or Serving()
+    return () if serving.service_account_name else (service_account(owner, serving.service_account_annotations),)
 
 
 def is_group(pair: ModelPair) -> bool:

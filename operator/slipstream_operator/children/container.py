@@ -37,9 +37,12 @@ def container(
     env: list[KubeObject],
     mounts: list[KubeObject],
     resources: KubeObject,
+    capabilities: Iterable[str] = (),
     **more: Any,
 ) -> KubeObject:
-    """A container with as few rights as the `restricted` pod security standard demands. Its root is read-only."""
+    """A container with as few rights as the `restricted` pod security standard demands, and `capabilities`. Its root is
+    read-only."""
+    added = list(capabilities)
     return {
         "name": name,
         "image": image,
@@ -47,7 +50,7 @@ def container(
         "env": env,
         "securityContext": {
             "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
+            "capabilities": {"drop": ["ALL"], **({"add": added} if added else {})},
             "readOnlyRootFilesystem": True,
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},
@@ -94,6 +97,7 @@ def server_container(
         env=[*environment(gpu=gpus > 0), *variables_of(own.values(), variables)],
         mounts=mounts,
         resources=_given(serving.resources.requests, limits),
+        capabilities=serving.capabilities,
         lifecycle={"preStop": {"exec": {"command": ["sleep", str(leave_s)]}}},
         **(_listening(software, serving) if listens else {}),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.pods import VolumeMount
 from slipstream_core.manifest.serving import Serving
 
 from slipstream_operator.children.container import LEAVE_S
@@ -29,7 +30,6 @@ _SHM, _TMP = "shm", "tmp"
 # Triton and the process that runs the engine exchange tensors there, and so do the GPUs' processes of vLLM by NCCL; a
 # container's own 64 MiB are too few.
 _SHM_SIZES = {TRITON.name: "256Mi", VLLM.name: "8Gi"}
-_TMP_SIZE = "4Gi"
 _EXIT_MARGIN_S = 15  # the program unloads its model after the last answer
 _TMP_MOUNT = {"name": _TMP, "mountPath": "/tmp"}  # nosec B108 # a volume of the pod's own
 
@@ -59,6 +59,7 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
     is_vllm = owner.software is VLLM
     image = serving.image or (defaults.vllm_image if is_vllm else defaults.image)
     mounts = [{"name": _SHM, "mountPath": "/dev/shm"}, _TMP_MOUNT, *weights]  # nosec B108
+    mounts += [_mount(mount) for mount in serving.volume_mounts]
     if is_vllm:
         server = vllm_container(pair, image=image, mounts=mounts, rank=rank, is_ipv6=defaults.is_ipv6)
     else:
@@ -68,7 +69,7 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
     if has_draft_model(pair) and rank in (None, LEADER_RANK):
         before.append(preflight_container(pair, image=image, mounts=[_TMP_MOUNT, *weights]))
     return {
-        "serviceAccountName": owner.child_name,
+        "serviceAccountName": serving.service_account_name or owner.child_name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         # The first process of a container cannot be killed from inside. Triton's watchdog must be able to do so, and
@@ -78,18 +79,16 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
         "terminationGracePeriodSeconds": LEAVE_S + serving.drain_seconds + _EXIT_MARGIN_S,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            # A new block volume belongs to root; the weights are written to it by the user.
-            "fsGroup": USER,
+            **_users(serving),
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumes": [
             *([] if is_vllm else [repository_volume(owner.child_name)]),
-            {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": _SHM_SIZES[owner.software.name]}},
-            {"name": _TMP, "emptyDir": {"sizeLimit": _TMP_SIZE}},
+            {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": _shm_size(serving, owner)}},
+            {"name": _TMP, "emptyDir": {"sizeLimit": serving.tmp_size}},
             *weights_volumes(pair),
+            *serving.volumes,
         ],
         "containers": [server],
         **_given(
@@ -103,12 +102,30 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
             nodeSelector=dict(serving.node_selector),
             tolerations=[_given(**msgspec.to_builtins(toleration)) for toleration in serving.tolerations],
             affinity=serving.affinity,
+            hostNetwork=serving.host_network or None,
+            dnsPolicy="ClusterFirstWithHostNet" if serving.host_network else None,
         ),
     }
 
 
+def _mount(mount: VolumeMount) -> KubeObject:
+    """The API server drops `readOnly: false`."""
+    return _given(**msgspec.to_builtins(mount) | {"readOnly": mount.read_only or None})
+
+
+def _users(serving: Serving) -> KubeObject:
+    """A new block volume belongs to root; by its group the weights are written to it."""
+    if serving.pod_security_context is None:
+        return {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
+    return _given(**msgspec.to_builtins(serving.pod_security_context))
+
+
+def _shm_size(serving: Serving, owner: Owner) -> str:
+    return serving.shm_size or _SHM_SIZES[owner.software.name]
+
+
 def _given(**fields: Any) -> KubeObject:
-    return {name: value for name, value in fields.items() if value not in (None, "", [], {})}
+    return {name: value for name, value in fields.items() if value not in (None, "", [], {}, ())}
 
 
 def _spread(owner: Owner, rank: str | None) -> list[KubeObject]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from slipstream_operator.children.identity import TRITON, Owner, child, selector
 from slipstream_operator.types import KubeObject
 
@@ -9,9 +11,13 @@ LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
 """The label of a group's leader."""
 
 
-def service_account(owner: Owner) -> KubeObject:
-    """The servers' identity. It has no rights, and no pod gets its token."""
-    return child("v1", "ServiceAccount", owner, automountServiceAccountToken=False)
+def service_account(owner: Owner, annotations: Mapping[str, str]) -> KubeObject:
+    """The servers' identity. It has no rights in the cluster, and no pod gets its token; by `annotations` a cloud may
+    know it."""
+    account = child("v1", "ServiceAccount", owner, automountServiceAccountToken=False)
+    if annotations:
+        account["metadata"]["annotations"] = dict(annotations)
+    return account
 
 
 def service(owner: Owner, *, leaders_only: bool = False) -> KubeObject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +10,9 @@ import msgspec
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.grants import API_KEY_FIELD, is_foreign_name
 from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.pods import privileges
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
+from slipstream_core.manifest.serving import Serving
 from slipstream_core.manifest.status import ModelPairStatus
 from slipstream_core.manifest.versions import (
     GoodVersion,
@@ -27,6 +29,8 @@ from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.usage import Usage, usage_of
 from slipstream_operator.status.conditions import read_status
 from slipstream_operator.types import NameClaim, Observed
+
+_FORBIDDEN = "gives the pods a privilege, which this operator forbids (--forbid-pod-privileges)"
 
 
 class PairCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +97,8 @@ def pair_case(observed: Observed, now: datetime) -> PairCase:
     problems = observed.problems or newest.problems
     if pair is not None:  # problems of the newest spec are not those of the version in use
         problems = tuple(problem for problem in problems if problem not in judged.problems)
+    if not observed.defaults.allows_privileges:
+        problems += tuple(_forbidden(pair, None if new is None else new.pair))
     return PairCase(
         observed=observed,
         now=now,
@@ -107,10 +113,19 @@ def pair_case(observed: Observed, now: datetime) -> PairCase:
     )
 
 
+def _forbidden(*pairs: ModelPair | None) -> Iterator[Problem]:
+    """The privileges that the pods of any of these versions would get, although the operator permits none."""
+    fields = {field for pair in pairs if pair is not None for field in privileges(pair.spec.serving or Serving())}
+    for field in sorted(fields):
+        yield Problem(f"spec.serving.{field}", _FORBIDDEN)
+
+
 def unresolved_reason(problems: Sequence[Problem]) -> Reason:
     if any(map(is_foreign_name, problems)):
         return Reason.MODEL_NAME_NOT_GRANTED
     if any(problem.path.endswith(API_KEY_FIELD) for problem in problems):
         return Reason.API_KEY_NOT_GRANTED
+    if any(problem.message == _FORBIDDEN for problem in problems):
+        return Reason.PRIVILEGES_FORBIDDEN
     taken = any(problem.path == "spec.model" for problem in problems)
     return Reason.MODEL_NAME_TAKEN if taken else Reason.UNRESOLVED

@@ -20,6 +20,7 @@ _UNRESOLVED = (
     Reason.MODEL_NAME_TAKEN,
     Reason.MODEL_NAME_NOT_GRANTED,
     Reason.API_KEY_NOT_GRANTED,
+    Reason.PRIVILEGES_FORBIDDEN,
     Reason.UNRESOLVED,
 )
 # Not the content of another condition, nor the expected first conditions of a pair.

@@ -52,6 +52,7 @@ class Reason(StrEnum):
     MODEL_NAME_TAKEN = "ModelNameTaken", "False"
     MODEL_NAME_NOT_GRANTED = "ModelNameNotGranted", "False"
     API_KEY_NOT_GRANTED = "ApiKeyNotGranted", "False"
+    PRIVILEGES_FORBIDDEN = "PrivilegesForbidden", "False"
     UNRESOLVED = "Unresolved", "False"
     CHILDREN_REJECTED = "ChildrenRejected", "False"
     SCALED_TO_ZERO = "ScaledToZero", "False", "replicas is 0: no server runs"

@@ -1,0 +1,60 @@
+"""What a pair's server pods get beyond the operator's defaults: identity, users, volumes, rights on devices, and the
+network of the node. Names follow the core/v1 API of Kubernetes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+_ID_MAX = 2**31 - 1
+UserId = Annotated[int, Meta(ge=1, le=_ID_MAX)]
+GroupId = Annotated[int, Meta(ge=0, le=_ID_MAX)]
+
+_VOLUMES_WITHOUT_PRIVILEGES = frozenset(
+    {
+        *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image"),
+        *("persistentVolumeClaim", "projected", "secret"),
+    }
+)
+"""The kinds that the `restricted` Pod Security Standard permits, and images, which are read-only."""
+
+
+class PodSecurityContext(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """User and groups of the pods' processes, in place of the operator's choice of 1000 for each. What is left out is
+    left to the platform: OpenShift takes numbers from the namespace's range for `{}`. Root is refused."""
+
+    run_as_user: Annotated[UserId | None, Meta(description="User of the processes.")] = None
+    run_as_group: Annotated[GroupId | None, Meta(description="Primary group of the processes.")] = None
+    fs_group: Annotated[GroupId | None, Meta(description="Group that owns the volumes.")] = None
+    supplemental_groups: Annotated[
+        tuple[GroupId, ...], Meta(max_length=32, description="Further groups of the processes.")
+    ] = ()
+
+
+class VolumeMount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """A mount of a volume in the servers' container."""
+
+    name: Annotated[
+        str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63, description="Name of the volume.")
+    ]
+    mount_path: Annotated[str, Meta(pattern=r"^/[^:]*$", max_length=1024, description="Path in the container.")]
+    sub_path: Annotated[
+        Annotated[str, Meta(max_length=1024)] | None, Meta(description="Path within the volume. Default: its root.")
+    ] = None
+    read_only: Annotated[bool, Meta(description="Whether the servers cannot write to it.")] = False
+
+
+def privileges(serving: Any) -> tuple[str, ...]:
+    """The fields of a `Serving` that give its pods more than the operator's defaults do: another identity, rights
+    beyond the `restricted` Pod Security Standard, or the node's network."""
+    kinds = {kind for volume in serving.volumes for kind in volume if kind != "name"}
+    found = {
+        "serviceAccountName": serving.service_account_name,
+        "serviceAccountAnnotations": serving.service_account_annotations,
+        "capabilities": serving.capabilities,
+        "hostNetwork": serving.host_network,
+        "volumes": kinds - _VOLUMES_WITHOUT_PRIVILEGES,
+    }
+    return tuple(name for name, value in found.items() if value)
