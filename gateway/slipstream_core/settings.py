@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from slipstream_core import logs
 from slipstream_core.arguments import (
     AboveOne,
     AtLeastOne,
@@ -24,8 +25,6 @@ from slipstream_core.arguments import (
     Share,
     option,
 )
-
-LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
@@ -372,7 +371,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="FOLDER|URL",
         ),
     ] = None
-    log_level: Annotated[str, option("least severe messages to log", choices=LOG_LEVELS)] = "warning"
+    log_level: Annotated[str, option("least severe messages to log", choices=logs.LEVELS)] = "warning"
+    log_format: Annotated[str, option("form of log lines: text, or JSON for collectors", choices=logs.FORMATS)] = "text"
     deadlines: Deadlines = Deadlines()
     limits: Limits = Limits()
     health: HealthSettings = HealthSettings()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple, Protocol, cast
 
+from slipstream_core import logs
 from slipstream_core.arguments import StrictParser
 from slipstream_core.errors import CommandError, ManifestError, SlipstreamError
 from slipstream_core.installation import how_to_install
@@ -163,7 +164,7 @@ def _fail(message: str, code: int, *, tail: str = "") -> int:
     """Prints every line of `message` as an error; `tail` is indented below."""
     lines = [f"slipstream: error: {line}" for line in message.splitlines()]
     lines += [f"    {line}" for line in tail.splitlines()]
-    print("\n".join(lines), file=sys.stderr)
+    logs.tell("\n".join(lines))
     return code
 
 

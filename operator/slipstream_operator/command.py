@@ -8,30 +8,36 @@ import importlib.util
 import logging
 import signal
 
+from slipstream_core import logs
 from slipstream_core.arguments import add_options, read_options
 from slipstream_core.environment import redis_url
 from slipstream_core.errors import CommandError, SlipstreamError
 from slipstream_core.installation import how_to_install
 from slipstream_core.manifest.grants import read_grants
-from slipstream_core.settings import LOG_LEVELS, NO_GRANTS
+from slipstream_core.settings import NO_GRANTS
 
 from slipstream_operator.settings import OperatorSettings
 
 _PACKAGES = ("kopf", "kubernetes", "prometheus_client", "redis")
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, OperatorSettings)
     parser.add_argument(
-        "--log-level", choices=LOG_LEVELS, default="info", help="least severe messages to log (default: %(default)s)"
+        "--log-level", choices=logs.LEVELS, default="info", help="least severe messages to log (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=logs.FORMATS,
+        default="text",
+        help="form of log lines: text, or JSON for collectors (default: %(default)s)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     _check_packages()
     settings = settings_of(args)
-    logging.basicConfig(level=args.log_level.upper(), format=_FORMAT)
+    logs.configure(args.log_level, args.log_format)
     # These packages are optional, and load only after the options were checked.
     from slipstream_operator.handlers import kopf_watch
     from slipstream_operator.main import operate

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple
 
 import msgspec
+from slipstream_core import logs
 from slipstream_core.manifest.capture import Capture
 
 from slipstream_gateway.capture.copies import KeptAnswer
@@ -44,7 +45,7 @@ class CaptureChannel:
     """Sends answers to a writer process for the store at `location`. The process runs while `running` is open."""
 
     def __init__(self, location: str) -> None:
-        self._command = (sys.executable, "-m", "slipstream_gateway.capture.writer", location)
+        self._command = (sys.executable, "-m", "slipstream_gateway.capture.writer", logs.format_in_use(), location)
         self._pipe: asyncio.WriteTransport | None = None
         self._is_started = False
         self._captures: dict[str, Capture] = {}

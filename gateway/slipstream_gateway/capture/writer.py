@@ -1,7 +1,8 @@
-"""The process that redacts captured answers and writes them: `python -m slipstream_gateway.capture.writer STORE`.
+"""The process that redacts captured answers and writes them: `python -m slipstream_gateway.capture.writer LOG STORE`.
 
-It reads frames from its standard input until that ends, and reports what became of the answers as JSON lines on its
-standard output. Rows wait in memory for up to `FLUSH_S`, so that files do not become too small to be useful.
+LOG is the form of its log. It reads frames from its standard input until that ends, and reports what became of the
+answers as JSON lines on its standard output. Rows wait in memory for up to `FLUSH_S`, so that files do not become too
+small to be useful.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 import pyarrow as pa
+from slipstream_core import logs
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest.capture import Capture
 
@@ -238,7 +240,8 @@ def print_report(report: Report) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    log_format, *place = arguments
+    logs.configure("warning", log_format)
     os.umask(0o077)
     service_keys()  # before it gives way to requests: answers that come meanwhile wait
     with suppress(OSError):
@@ -247,9 +250,9 @@ def main(arguments: list[str]) -> int:
     with suppress(OSError):  # not permitted everywhere
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     try:
-        store = CaptureStore.at(*arguments)
+        store = CaptureStore.at(*place)
     except CommandError as exc:
-        sys.stderr.write(f"error: {exc}\n")
+        logs.tell(f"error: {exc}")
         return exc.exit_code
     run(Writer(store, print_report), 0)
     return 0

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import math
 import os
 import signal
 import socket
-import sys
 import tempfile
 from pathlib import Path
 from types import FrameType
 
 import msgspec
 import uvicorn
+from slipstream_core import logs
 from slipstream_core.errors import CommandError
 from slipstream_core.listeners import authority, available_host, bound_socket, split_authority
 from slipstream_core.settings import GatewaySettings, Limits
@@ -34,7 +33,6 @@ _UNIX = "unix:"
 _OTHER_FILES = 128  # listeners, logs, Redis, the manifest, worker pipes
 _KEEP_ALIVE_S = 75
 _PROBES = frozenset({LIVE.encode(), READY.encode()})
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
@@ -46,16 +44,16 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
     """
     settings = _on_available_hosts(settings)
     listeners = [_listen(settings.host, settings.port)]
-    print(f"slipstream gateway on http://{_shown(listeners[0])}", file=sys.stderr, flush=True)
+    logs.tell(f"slipstream gateway on http://{_shown(listeners[0])}")
     if settings.admin.port is not None:
         listeners.append(_listen(settings.admin.host, settings.admin.port))
         check_apart(*listeners)
-        print(f"admin paths on http://{_shown(listeners[1])}", file=sys.stderr, flush=True)
+        logs.tell(f"admin paths on http://{_shown(listeners[1])}")
         bound = msgspec.structs.replace(settings.admin, port=listeners[1].getsockname()[1])
         settings = msgspec.structs.replace(settings, admin=bound)
     if settings.ext_proc is not None:
         _check_free(settings.ext_proc)
-        print(f"Envoy's filter on {settings.ext_proc}", file=sys.stderr, flush=True)
+        logs.tell(f"Envoy's filter on {settings.ext_proc}")
     settings = msgspec.structs.replace(settings, limits=_within_open_files(settings.limits))
     if settings.workers == 1:
         leaving = Leaving(settings.limits.leave_s)
@@ -108,12 +106,12 @@ class _Server(LeavingServer):
 
 def _work(settings: GatewaySettings, listeners: list[socket.socket]) -> None:
     """Runs one of several workers."""
+    logs.configure(settings.log_level, settings.log_format)
     leaving = Leaving(settings.limits.leave_s)
     WorkerServer(_config(settings, leaving), leaving).run(sockets=listeners)
 
 
 def _build(settings: GatewaySettings) -> PortRouter:
-    logging.basicConfig(level=settings.log_level.upper(), format=_LOG_FORMAT)
     give_large_blocks_back()
     return build_app(settings, owns_process=True)
 
@@ -128,6 +126,7 @@ def _config(settings: GatewaySettings, leaving: Leaving) -> uvicorn.Config:
         ws="none",
         lifespan="on",
         log_level=settings.log_level,
+        log_config=None,  # its lines are of the same form as ours
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -155,7 +154,7 @@ def _within_open_files(limits: Limits) -> Limits:
     if connections < wanted:
         effect = f"a worker keeps {connections} connections instead of {wanted}, and runs {fitting} requests at once"
         what = f"open files are limited to {allowed}: {effect}"
-        print(f"{what}. Raise the hard limit (ulimit -Hn).", file=sys.stderr, flush=True)
+        logs.tell(f"{what}. Raise the hard limit (ulimit -Hn).")
     return limits
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
+from slipstream_core import logs
 from slipstream_core.errors import ManifestError
 from slipstream_core.manifest import compile_file, read_file
 from slipstream_core.manifest.kill_file import KillFile, kills_beside
@@ -15,6 +15,7 @@ from slipstream_tools.gateway.options.checks import check_keys
 
 
 def run(args: argparse.Namespace) -> int:
+    logs.configure(args.log_level, args.log_format)
     source.check(args)
     data = read_file(args.manifest) if args.manifest is not None else None
     # A bad manifest fails here with one clear message, not inside a worker.
@@ -38,4 +39,4 @@ def _warn_of_storage(kills: KillFile) -> None:
         kills.check_storage()
     except ManifestError as exc:
         remedy = "a kill in the console acts, but ends with a restart (set --state-folder to a writable folder)"
-        print(f"slipstream: warning: {exc}; {remedy}", file=sys.stderr, flush=True)
+        logs.tell(f"slipstream: warning: {exc}; {remedy}")

@@ -179,6 +179,26 @@ def test_half_a_body_at_the_end_gets_503_and_no_traceback(
     assert "Traceback" not in log
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_line_of_a_log_for_collectors_is_an_object(
+    start: Callable[..., Process], openai_server: Callable[..., Any], workers: int
+) -> None:
+    options = ("--log-format", "json", "--log-level", "info", "--workers", str(workers))
+    process = start(manifest_text([openai_server().url]), *options)
+    process.child.terminate()
+    lines = [json.loads(line) for line in process.child.communicate(timeout=PATIENCE_S)[1].splitlines()]
+    assert {(*line,) for line in lines} == {("time", "level", "logger", "message")}
+    assert lines[0]["message"] == f"slipstream gateway on {process.url}"
+    assert "uvicorn.error" in {line["logger"] for line in lines}
+
+
+def test_an_end_has_its_reason_in_the_log_for_collectors(tmp_path: Path) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text("kind: Nonsense\n")
+    [line] = run_cli("gateway", "-f", str(manifest), "--log-format", "json").stderr.splitlines()
+    assert json.loads(line)["message"].startswith("slipstream: error: pair.yaml: document 1: kind")
+
+
 def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
     start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
