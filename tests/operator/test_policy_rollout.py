@@ -99,6 +99,15 @@ def test_too_few_answers_hold_the_class_and_are_named() -> None:
     assert "code/short has acceptanceFloor: 49 answers with drafts of 50; 49 speculative and 49 control" in (
         condition.message
     )
+    assert "control answers of 50 each (about 24 s more at the present rate)" in condition.message
+    assert "(about 24 s more at the present rate)" in world.of().message
+
+
+def test_missing_answers_that_never_come_say_since_when() -> None:
+    world = World()
+    world.serve_and_look(20, arms=(Arm.SPECULATIVE,))
+    world.look(after_s=2400)
+    assert "0 control answers of 50 each (since 2026-01-01T00:01:00Z)" in world.of().message
 
 
 def test_answers_of_an_earlier_step_do_not_count_for_the_next() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicy
@@ -13,7 +14,7 @@ from slipstream_operator.reconcile.reasons import Finding, Reason, accepted, lis
 from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.rollout.transitions import ClassState, Situation, is_stale, needs_gain, without_data
 from slipstream_operator.rollout.trips import REASONS, error_words, words
-from slipstream_operator.status.conditions import Conditions
+from slipstream_operator.status.conditions import Conditions, rfc3339
 
 _PAIR_FIELD = "spec.pair"
 _ANALYSED = frozenset({Phase.PROGRESSING, Phase.PROMOTED})
@@ -60,12 +61,36 @@ def ready(facts: PolicyFacts) -> Finding:
     return Reason.IN_FORCE(facts.policy.spec.pair, ignored if facts.ignored else "")
 
 
-def waiting_for(facts: ClassFacts, *, gain_needed: bool = True) -> list[str]:
-    """The evidence that is missing to judge a class, with numbers; empty if none is missing."""
+def waiting_for(state: ClassState, facts: ClassFacts, situation: Situation) -> list[str]:
+    """The evidence that is missing to judge a class at its step, with numbers; empty if none is missing."""
     missing = _missing_guards(facts)
-    if gain_needed and facts.gain.verdict is Verdict.NO_DATA:
+    counts = [(guard.seen, guard.required) for guard in facts.guards if guard.verdict is Verdict.NO_DATA]
+    if needs_gain(state, situation.spec) and facts.gain.verdict is Verdict.NO_DATA:
         missing.append(_missing_gain(facts.gain))
+        counts.append((min(facts.gain.speculative, facts.gain.control), facts.gain.required))
+    if missing:
+        missing[-1] += _pace(counts, state.since, situation.now)
     return missing
+
+
+def _pace(counts: Sequence[tuple[int, int]], since: datetime, now: datetime) -> str:
+    """How long the missing answers take at the rate `since` the step began; only that time if some of them have not
+    come at all. `counts` are (seen, required). Empty if no answers are missing."""
+    missing = [(seen, required) for seen, required in counts if seen < required]
+    passed_s = (now - since).total_seconds()
+    if not missing or passed_s <= 0.0:
+        return ""
+    if any(seen == 0 for seen, _ in missing):
+        return f" (since {rfc3339(since)})"
+    left_s = max((required - seen) / seen * passed_s for seen, required in missing)
+    return f" (about {_span(left_s)} more at the present rate)"
+
+
+def _span(seconds: float) -> str:
+    for unit, unit_s in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _missing_gain(gain: GainFacts) -> str:
@@ -169,7 +194,7 @@ def _missing(one: Judged, situation: Situation) -> list[str]:
     if one.facts is None:
         return ["no answers since it restarted"]
     if one.state.phase is Phase.PROGRESSING:
-        return waiting_for(one.facts, gain_needed=needs_gain(one.state, situation.spec))
+        return waiting_for(one.state, one.facts, situation)
     return _missing_guards(one.facts)
 
 

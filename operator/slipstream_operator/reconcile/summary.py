@@ -15,7 +15,6 @@ from slipstream_operator.rollout.transitions import (
     ClassState,
     Situation,
     is_stale,
-    needs_gain,
     retries_back_at,
     soak_end,
     without_data,
@@ -105,7 +104,7 @@ def _waits(state: ClassState, facts: ClassFacts | None, situation: Situation) ->
         waits.append("the outcome store")
     elif is_stale(state, facts, situation):
         waits.append("any outcome")
-    waits += waiting_for(facts, gain_needed=needs_gain(state, situation.spec))
+    waits += waiting_for(state, facts, situation)
     gain = facts.gain
     if gain.verdict is Verdict.FAIL and gain.bound is not None:
         waits.append(f"a gain: at most {gain.bound:+.1%} compared with the control, needed below {gain.threshold:+.1%}")
