@@ -150,14 +150,18 @@ class World:
     def look(self, *, after_s: float = 0.0, stores: bool = True) -> PolicyPlan:
         """One reconcile; its status is stored unless `stores` is False, as when the API server fails."""
         self.wait(after_s)
-        if not self.followed and stores:  # what an operator does first: it looks before it reads
-            self._store(self.plan())
+        if not self.followed and stores:
+            self.look_before_reading()
         if self.connected and self.followed:
             self.read()
         plan = self.plan()
         if stores:
             self._store(plan)
         return plan
+
+    def look_before_reading(self) -> None:
+        """A reconcile on the evidence so far, as the first one of an operator is."""
+        self._store(self.plan())
 
     def _store(self, plan: PolicyPlan) -> None:
         spec = parse_resource(self.raw).item

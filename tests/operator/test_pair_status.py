@@ -73,6 +73,8 @@ def test_a_served_pair_is_ready():
         "SpeculationAvailable": ("Unknown", "NoGateway"),
         "Progressing": ("False", "Complete"),
         "KillSwitchActive": ("False", "NotKilled"),
+        "Reconciling": ("False", "Current"),
+        "Stalled": ("False", "NotStalled"),
     }
     assert condition(made, "Ready").message == "2 of 2 servers are ready"
     assert (made.status.replicas.ready, made.status.replicas.desired) == (2, 2)

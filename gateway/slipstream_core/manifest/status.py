@@ -34,6 +34,8 @@ class ConditionType(StrEnum):
     ROLLED_BACK = "RolledBack"
     SERVERS_SLOW = "ServersSlow"
     KILL_SWITCH_ACTIVE = "KillSwitchActive"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
 
 
 class Phase(StrEnum):

@@ -39,6 +39,7 @@ from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.scale_to_zero import OwnNumber, own_number, with_number
 from slipstream_operator.reconcile.servers import is_complete, replicas_of
 from slipstream_operator.status.conditions import Conditions, find
+from slipstream_operator.status.kstatus import set_kstatus
 from slipstream_operator.types import KubeObject, Observed, PairPlan
 
 
@@ -123,9 +124,10 @@ def _served(case: PairCase, replicas: Replicas) -> tuple[str, ...]:
 def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:
     policy = case.observed.policy or SpeculationPolicyStatus()
     replicas = replicas_of(case.pair, case.observed.deployment)
-    conditions = Conditions(case.prior.conditions, case.generation, case.now)
+    conditions = Conditions(case.prior.conditions, case.generation, case.now, served=case.served_generation)
     for type, value in pair_conditions(case, replicas):
         conditions.set(type, *value)
+    set_kstatus(conditions, rolls_out=True)
     state, reason = headline(conditions.all, policy)
     return ModelPairStatus(
         observed_generation=case.generation,

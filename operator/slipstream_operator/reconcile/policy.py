@@ -37,6 +37,7 @@ from slipstream_operator.rollout.transitions import (
     stale_at,
 )
 from slipstream_operator.status.conditions import Conditions, find, read_time, rfc3339
+from slipstream_operator.status.kstatus import set_kstatus
 from slipstream_operator.types import PolicyPlan
 
 _OTHER_SERVERS = "servers are being brought to this spec"
@@ -207,6 +208,7 @@ def _status(
 ) -> SpeculationPolicyStatus:
     conditions = Conditions(facts.prior.conditions, facts.generation, situation.now)
     set_conditions(conditions, facts, judged, situation)
+    set_kstatus(conditions, rolls_out=False)
     return SpeculationPolicyStatus(
         observed_generation=facts.generation,
         spec_hash=renewal.spec_hash,

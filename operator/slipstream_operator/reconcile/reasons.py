@@ -99,6 +99,9 @@ class Reason(StrEnum):
     # ServersSlow
     LIMITS_BROKEN = "LimitsBroken", "True", "the servers are slow or fail for both arms: {}"
     LIMITS_KEPT = "LimitsKept", "False", "no class breaks a limit on times or errors in both arms"
+    # Reconciling and Stalled, which otherwise have the reason of the condition behind them
+    NOT_RECONCILING = "Current", "False", "nothing is being changed"
+    NOT_STALLED = "NotStalled", "False", "nothing keeps the newest spec from being in effect"
     # KillSwitchActive
     KILLED = "Killed", "True", _KILLED
     KILLED_EVERYWHERE = "KilledEverywhere", "True", _KILLED

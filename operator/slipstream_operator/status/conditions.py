@@ -10,6 +10,13 @@ import msgspec
 from slipstream_core.manifest.status import Condition, ConditionStatus, ConditionType
 
 MAX_MESSAGE_CHARS = 4096
+OF_NEWEST = frozenset(
+    {
+        *(ConditionType.ACCEPTED, ConditionType.KILL_SWITCH_ACTIVE),
+        *(ConditionType.RECONCILING, ConditionType.STALLED),
+    }
+)
+"""The conditions about the newest spec; the others are about the one that is served."""
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 Status = TypeVar("Status")
@@ -18,13 +25,17 @@ Status = TypeVar("Status")
 class Conditions:
     """The conditions of one object, built from the last ones.
 
-    `prior` are the conditions of its last status. `generation` is the generation of the spec that the new conditions
-    are about. `now` has a time zone. A condition that is not set again is dropped.
+    `prior` are the conditions of its last status. `generation` is the newest generation, and `served` that of the spec
+    that is served, which all conditions but `OF_NEWEST` are about. `now` has a time zone. A condition that is
+    not set again is dropped.
     """
 
-    def __init__(self, prior: Iterable[Condition], generation: int, now: datetime) -> None:
+    def __init__(
+        self, prior: Iterable[Condition], generation: int, now: datetime, *, served: int | None = None
+    ) -> None:
         self._prior = {condition.type: condition for condition in prior}
         self._generation = generation
+        self._served = generation if served is None else served
         self._now = now.astimezone(UTC)
         self._said: dict[str, Condition] = {}
 
@@ -36,7 +47,7 @@ class Conditions:
             reason=str(reason),
             message=message if len(message) <= MAX_MESSAGE_CHARS else message[: MAX_MESSAGE_CHARS - 1] + "…",
             last_transition_time=self._transition_time(type, status),
-            observed_generation=self._generation,
+            observed_generation=self._generation if type in OF_NEWEST else self._served,
         )
         return self.all
 
