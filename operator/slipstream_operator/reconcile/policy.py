@@ -18,6 +18,7 @@ from slipstream_core.manifest.status import (
 )
 from slipstream_core.manifest.versions import to_keep
 
+from slipstream_operator.reconcile.kstatus import set_kstatus
 from slipstream_operator.reconcile.policy_conditions import Judged, ready, set_conditions
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.reconcile.policy_notes import policy_notes
@@ -37,7 +38,6 @@ from slipstream_operator.rollout.transitions import (
     stale_at,
 )
 from slipstream_operator.status.conditions import Conditions, find, read_time, rfc3339
-from slipstream_operator.status.kstatus import set_kstatus
 from slipstream_operator.types import PolicyPlan
 
 _OTHER_SERVERS = "servers are being brought to this spec"
