@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await operate(settings, stop=stop)
+        while await operate(settings, stop=stop):
+            pass
 
     try:
         asyncio.run(until_signalled())

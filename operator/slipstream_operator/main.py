@@ -13,7 +13,7 @@ from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.credentials import DEFAULT_NAMESPACE, load_credentials
 from slipstream_core.kube.environment import default_kubeconfig, own_address, own_namespace
 
-from slipstream_operator.cluster.discovery import find_resources
+from slipstream_operator.cluster.discovery import find_resources, until_changed
 from slipstream_operator.cluster.leadership import Leadership, identity
 from slipstream_operator.cluster.resources import FIELD_MANAGER, FOREIGN, Kind, ObjectKey, Resource
 from slipstream_operator.handlers import kopf_watch
@@ -32,9 +32,9 @@ async def operate(
     *,
     stop: asyncio.Event,
     on_write: Callable[[str, str], None] | None = None,
-) -> None:
+) -> bool:
     """Run until `stop` is set, or a signal ends the watch. `on_write` is called after each successful write with its
-    HTTP method and path.
+    HTTP method and path. True: the cluster has other kinds since, and the caller should run it again.
 
     Raises:
         CommandError: no cluster is configured.
@@ -57,7 +57,7 @@ async def operate(
         leadership = _leadership(settings, client)
         resources = await _until(stop, _get_ready(client, health, leadership))
         if resources is None:
-            return
+            return False
         try:
             controller, evidence = _build(settings, client, resources, metrics)
             health.controller = controller
@@ -68,7 +68,9 @@ async def operate(
                 patience_s=settings.patience_s,
             )
             parts = [controller.run(), watch, _gather(evidence)]
-            await _until(stop, *parts, *([] if leadership is None else [leadership.hold()]))
+            if leadership is not None:
+                parts.append(leadership.hold())
+            return bool(await _until(stop, *parts, _changed(client, resources, settings.kinds_every_s)))
         finally:
             if leadership is not None:
                 await leadership.release()
@@ -117,6 +119,11 @@ def are_pods_ipv6(pod_address: str | None, api_url: str) -> bool:
     """Whether the first address of the cluster's pods is of IPv6: that of the operator's own pod, if known. Else the
     API server's address decides: in a pod it is that of a Service, and pods have the same first family."""
     return ":" in (pod_address or urlsplit(api_url).hostname or "")
+
+
+async def _changed(client: KubeClient, resources: dict[Kind, Resource], every_s: float) -> bool:
+    await until_changed(client, resources, every_s=every_s)
+    return True
 
 
 async def _gather(evidence: CollectedEvidence) -> None:

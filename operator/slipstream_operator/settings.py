@@ -18,6 +18,7 @@ LEASE_NAME = "slipstream-operator"
 LIVENESS_PORT = 8081
 METRICS_PORT = 9090
 RESYNC_S = 600.0
+KINDS_EVERY_S = 30.0
 PATIENCE_S = 120.0
 WORKERS = 16
 
@@ -138,6 +139,9 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, option("namespace of the leader's Lease (default: the operator's own)", metavar="NS")
     ] = None
     resync_s: Annotated[Seconds, option("interval at which all objects are listed and reconciled")] = RESYNC_S
+    kinds_every_s: Annotated[
+        Seconds, option("interval at which it looks for kinds of other projects, such as LeaderWorkerSet")
+    ] = KINDS_EVERY_S
     workers: Annotated[AtLeastOne, option("objects reconciled at once")] = WORKERS
     patience_s: Annotated[
         Seconds, option("time for which the API server may fail before the process exits to be restarted")

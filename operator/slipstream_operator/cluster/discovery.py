@@ -22,11 +22,7 @@ async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
     said = ""
     while True:
         try:
-            known = resources(
-                pdb_version=await _newest(client, "policy", _PDB_VERSIONS),
-                hpa_version=await _newest(client, "autoscaling", _HPA_VERSIONS),
-                foreign=[resource for resource in FOREIGN if resource.plural in await _plurals(client, resource.root)],
-            )
+            known = await _known(client)
             if not (missing := await _missing(client, known)):
                 return known
             reason = f"the cluster has no CRD of {' and '.join(missing)}: install the chart slipstream-crds"
@@ -36,6 +32,28 @@ async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
             _logger.warning("waiting: %s", reason)
             said = reason
         await asyncio.sleep(_RETRY_S)
+
+
+async def until_changed(client: KubeClient, known: dict[Kind, Resource], *, every_s: float) -> None:
+    """Looks every `every_s` seconds. Returns when the server has other kinds or versions than `known`."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            now = await _known(client)
+        except KubeError:
+            continue  # the watch says so
+        if now != known:
+            names = sorted({one.kind.value for one in now.values()} ^ {one.kind.value for one in known.values()})
+            _logger.warning("the cluster's kinds have changed (%s): everything is listed again", ", ".join(names))
+            return
+
+
+async def _known(client: KubeClient) -> dict[Kind, Resource]:
+    return resources(
+        pdb_version=await _newest(client, "policy", _PDB_VERSIONS),
+        hpa_version=await _newest(client, "autoscaling", _HPA_VERSIONS),
+        foreign=[resource for resource in FOREIGN if resource.plural in await _plurals(client, resource.root)],
+    )
 
 
 async def _newest(client: KubeClient, group: str, versions: tuple[str, ...]) -> str:

@@ -179,10 +179,7 @@ def _without_pool(pair: ModelPair, observed: Observed) -> str:
     kinds = missing_kinds(pair, observed.defaults)
     if not kinds:
         return ""
-    return (
-        f"spec.serving.inferencePool has no effect: this cluster had no kind {' and '.join(kinds)} when the operator "
-        "started"
-    )
+    return f"spec.serving.inferencePool has no effect: this cluster has no kind {' and '.join(kinds)}"
 
 
 def _external(reports: Sequence[UnreachableServers | None]) -> Finding:

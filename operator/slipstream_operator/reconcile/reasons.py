@@ -45,8 +45,8 @@ class Reason(StrEnum):
     NOT_MANAGED = "NotManaged", "False"
     KIND_MISSING = (
         *("KindMissing", "False"),
-        "servers of several nodes need the kind LeaderWorkerSet (leaderworkerset.x-k8s.io/v1), which this cluster did "
-        "not have when the operator started: install it and restart the operator, or set spec.serving.nodes to 1",
+        "servers of several nodes need the kind LeaderWorkerSet (leaderworkerset.x-k8s.io/v1), which this cluster does "
+        "not have: install it, or set spec.serving.nodes to 1",
     )
     ENDPOINTS_UNREACHABLE = "EndpointsUnreachable", "False", "no gateway reaches any server; {}"
     MODEL_NAME_TAKEN = "ModelNameTaken", "False"
