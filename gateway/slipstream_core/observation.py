@@ -85,12 +85,21 @@ PARITY = "parity"
 """The `status` of an observation with the result of a parity check, not the end of a request."""
 
 
+class ParityResult(StrEnum):
+    """The result of a parity check. `MISSED`: the answer was drawn for a check, but no server decoded it again in
+    time."""
+
+    MATCH = "match"
+    MISMATCH = "mismatch"
+    MISSED = "missed"
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A finished request as estimates and evidence use it, and as replicas share it. It contains no customer text.
 
     `status` is an outcome's. A failed speculative attempt, and a failed first attempt of the control, is an observation
     of its own, with the error's name, even if the request succeeded on another server. So is a parity check, with the
-    status `PARITY` and the result `match` or `mismatch` in `parity`. Estimates and comparisons use `ok` alone.
+    status `PARITY` and its `ParityResult` in `parity`. Estimates and comparisons use `ok` alone.
 
     `request_class` is the decision's. Times are seconds; `ttft_s` is None if the answer was not streamed, and `e2e_s`
     counts from the request's arrival. `rejections` counts steps that rejected a draft token; `load` is the mean number

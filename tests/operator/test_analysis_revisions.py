@@ -200,6 +200,16 @@ def test_without_replays_for_long_enough_parity_does_not_apply() -> None:
     assert found.facts().parity is Verdict.NOT_APPLICABLE
 
 
+def test_replays_that_do_not_take_place_are_no_reason_to_do_without() -> None:
+    found = ledger()
+    record(found, *(answer(number, 1.0, canary=True) for number in range(COLD_ANSWERS + 10 * CANARY.min_samples)))
+    assert found.facts().parity is Verdict.NOT_APPLICABLE
+    record(found, *(answer(number, 1.0, canary=True, status=PARITY, parity="missed") for number in range(10)))
+    assert (found.facts().parity, found.facts().replays) == (Verdict.NO_DATA, 0)
+    record(found, *(answer(number, 1.0, canary=True, status=PARITY, parity="match") for number in range(30)))
+    assert found.facts().parity is Verdict.PASS
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -265,6 +265,65 @@ def test_parity_loss_of_zero_is_broken_by_the_first_mismatch() -> None:
     assert world.of().phase is Phase.ROLLED_BACK
 
 
+def check(world: World, result: str, count: int = 1) -> None:
+    for _ in range(count):
+        world.tell(observation(time_s=world.now.timestamp(), e2e_s=0.5, status="parity", parity=result))
+
+
+def guarded() -> World:
+    """A class that was promoted with checks of its answers."""
+    world = World(raw_policy(thresholds={"parityLoss": 0.0}))
+    world.look()
+    for _ in range(3):
+        world.serve(100)
+        check(world, "match")
+        world.look()
+    assert world.of().phase is Phase.PROMOTED
+    return world
+
+
+def test_a_class_whose_answers_are_not_checked_waits_and_goes_back_step_by_step() -> None:
+    world = guarded()
+    check(world, "missed", 9)
+    world.serve_and_look(60, seconds=700)
+    assert world.condition("AnalysisConclusive").reason == "Conclusive", "nine may be chance"
+    check(world, "missed")
+    world.serve_and_look(10, seconds=1)
+    condition = world.condition("AnalysisConclusive")
+    assert (condition.status, condition.reason) == ("False", "ParityUnknown")
+    assert "answers are not decoded again and compared: were last at 2026" in condition.message
+    assert "10 were drawn in vain since" in condition.message
+    assert world.of().phase is Phase.PROMOTED
+    world.serve_and_look(60, seconds=600)
+    assert (world.of().phase, world.of().step, world.of().share) == (Phase.PROGRESSING, 0, 0.1)
+    assert world.of().last_decision.rule == "ParityUnknown"
+    world.serve_and_look(200, seconds=2000)
+    assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0), "there is no step before the first"
+    check(world, "match")
+    world.serve_and_look(60)
+    assert world.of().step == 1
+    assert world.condition("AnalysisConclusive").reason != "ParityUnknown"
+
+
+def test_a_class_without_checks_is_not_promoted_if_there_are_answers_to_check() -> None:
+    worlds = [World(raw_policy(thresholds={"parityLoss": 0.0})) for _ in range(2)]
+    for world, missed in zip(worlds, (0, 10), strict=True):
+        world.look()
+        check(world, "missed", missed)
+        world.serve_and_look(200, rounds=4)
+    assert [world.of().phase for world in worlds] == [Phase.PROMOTED, Phase.PROGRESSING]
+    assert "parityLoss: answers are not decoded again and compared: never were" in worlds[1].of().message
+
+
+def test_missed_checks_survive_a_restart() -> None:
+    world = guarded()
+    check(world, "missed", 10)
+    world.serve_and_look(60, seconds=700)
+    world.restart()
+    world.look()
+    assert world.condition("AnalysisConclusive").reason == "ParityUnknown"
+
+
 def test_replay_of_an_answer_from_before_the_new_spec_is_not_held_against_it() -> None:
     world = World(raw_policy(thresholds={"parityLoss": 0.0}))
     world.serve_and_look(60)

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 import msgspec
 from slipstream_core.errors import Incomparable, SlipstreamError
+from slipstream_core.observation import ParityResult
 
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.fleet.fleet import Fleet
@@ -159,7 +160,7 @@ class Parity:
 
     def _remove(self, candidate: Candidate, cause: str) -> None:
         self._queue.remove(candidate)
-        self._drop(candidate.key, cause)
+        self._miss(candidate, cause)
 
     async def _work(self) -> None:
         """Starts replays until no candidate waits."""
@@ -177,7 +178,7 @@ class Parity:
                 await self._check(candidate, replica)
             except Exception:  # the task's top: a failed comparison must not end the others
                 _log.exception("a parity check of %s failed", candidate.key[0])
-                self._drop(candidate.key, "failed")
+                self._miss(candidate, "failed")
             self._tally(candidate.key).replayed_s = time.monotonic()
             self._turns.ended(loop.time())
 
@@ -223,14 +224,14 @@ class Parity:
                 matched = await self._compared(candidate, replica)
             if not candidate.of_new_revision:  # which is no evidence on speculation
                 self._tally(candidate.key).add(matched=matched)
-            candidate.recording()(matched=matched)
+            candidate.recording()(ParityResult.MATCH if matched else ParityResult.MISMATCH)
         except Incomparable as exc:
             self._drop(candidate.key, exc.cause)
         except (SlipstreamError, TimeoutError) as exc:
             _log.info("%s: a parity replay failed: %s", replica.name, type(exc).__name__)
             if isinstance(exc, SlipstreamError):
                 self._deaths.failed(pair, request, replica, exc)
-            self._drop(candidate.key, "failed")
+            self._miss(candidate, "failed")
         finally:
             replica.release(0, time.perf_counter())
             self._fleet.leave(snapshot)
@@ -245,6 +246,12 @@ class Parity:
         if difference is not None:
             report(candidate, difference, speculative, plain)
         return difference is None
+
+    def _miss(self, candidate: Candidate, cause: str) -> None:
+        """Drops an answer that could have been compared. The guards hear of it: without comparisons, nothing shows
+        that answers are right."""
+        self._drop(candidate.key, cause)
+        candidate.recording()(ParityResult.MISSED)
 
     def _drop(self, key: Key, cause: str) -> None:
         self._tally(key).dropped[cause] += 1

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 from slipstream_core.manifest.capabilities import UNREAD
+from slipstream_core.observation import ParityResult
 from slipstream_core.types import BY_SAVING, Arm, Decision, Endpoint, GenerationRequest, Reason
 
 from slipstream_gateway.fleet.snapshot import ServedRoute
@@ -31,10 +32,10 @@ _MEDIA = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"
 class Recording(Protocol):
     """Records the result of one comparison."""
 
-    def __call__(self, *, matched: bool) -> None: ...
+    def __call__(self, result: ParityResult) -> None: ...
 
 
-def _record_nothing(*, matched: bool) -> None: ...
+def _record_nothing(result: ParityResult) -> None: ...
 
 
 class Candidate(msgspec.Struct, kw_only=True, eq=False):

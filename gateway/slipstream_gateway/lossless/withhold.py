@@ -11,6 +11,7 @@ import msgspec
 from slipstream_core.key_groups import GROUPS, group_of
 from slipstream_core.manifest.dialects import DIALECTS
 from slipstream_core.manifest.table import Backend
+from slipstream_core.observation import ParityResult
 from slipstream_core.types import Capability, Reason, Withheld
 
 from slipstream_gateway.fleet.snapshot import ServedRoute
@@ -255,7 +256,7 @@ class SampledTests:
         )
         _log.warning("parity of %s: %s", pair, detail)
         for record in run.matches:
-            record(matched=False)
+            record(ParityResult.MISMATCH)
         run.matches.clear()
         self._distrust(pair, Capability.SAMPLED_SPECULATION, detail)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 from slipstream_core.manifest.table import Backend
-from slipstream_core.observation import PARITY, Observation, Subject
+from slipstream_core.observation import PARITY, Observation, ParityResult, Subject
 from slipstream_core.redis.condition import StoreStatus
 from slipstream_core.types import Decision
 
@@ -210,7 +210,7 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
         )
         self.outcomes.record(observation)
 
-    def record_parity(self, *, decision: Decision, backend: Backend, matched: bool) -> None:
+    def record_parity(self, result: ParityResult, *, decision: Decision, backend: Backend) -> None:
         """Records the comparison of the answer from `backend` under `decision` with its plain replay.
 
         `e2e_s` counts from the decision: a replay may run minutes later, and its result belongs to the time of the
@@ -224,7 +224,7 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
             times=Times(time.perf_counter() - self.began_s, None, None),
             batch=_ALONE,
             cut=False,
-            parity="match" if matched else "mismatch",
+            parity=result.value,
         )
 
 

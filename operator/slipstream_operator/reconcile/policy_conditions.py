@@ -13,7 +13,7 @@ from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.reconcile.reasons import Finding, Reason, accepted, listed
 from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.rollout.transitions import ClassState, Situation, is_stale, needs_gain, without_data
-from slipstream_operator.rollout.trips import REASONS, error_words, words
+from slipstream_operator.rollout.trips import REASONS, error_words, unchecked_words, words
 from slipstream_operator.status.conditions import Conditions, rfc3339
 
 _PAIR_FIELD = "spec.pair"
@@ -98,11 +98,13 @@ def _missing_gain(gain: GainFacts) -> str:
 
 
 def _missing_guards(facts: ClassFacts) -> list[str]:
-    open_verdicts = (Verdict.NO_DATA, Verdict.UNCLEAR, Verdict.DISPUTED)
+    open_verdicts = (Verdict.NO_DATA, Verdict.UNCLEAR, Verdict.DISPUTED, Verdict.OUTDATED)
     return [_missing_guard(guard) for guard in facts.guards if guard.verdict in open_verdicts]
 
 
 def _missing_guard(guard: GuardFacts) -> str:
+    if guard.is_unchecked:
+        return f"{guard.metric.value}: {unchecked_words(guard)}"
     if guard.verdict is Verdict.DISPUTED:
         return f"{guard.metric.value}: one group of keys decides whether the limit is broken"
     if guard.verdict is Verdict.UNCLEAR:
@@ -174,7 +176,9 @@ def _conclusive(judged: Sequence[Judged], situation: Situation) -> Finding:
     unheard = f"no outcomes for {after_s} s of {listed(sorted(stale + silent))}" if stale or silent else ""
     lacking = [f"{one.state.name} has {'; '.join(missing)}" for one in active if (missing := _missing(one, situation))]
     if lacking:
-        return Reason.INSUFFICIENT_SAMPLES("; ".join(filter(None, [listed(lacking), unheard])))
+        is_unchecked = any(one.facts is not None and one.facts.unchecked is not None for one in active)
+        reason = Reason.PARITY_UNKNOWN if is_unchecked else Reason.INSUFFICIENT_SAMPLES
+        return reason("; ".join(filter(None, [listed(lacking), unheard])))
     idle = [
         f"{one.state.name}{without}" for one in active if one.facts is not None and (without := without_data(one.facts))
     ]

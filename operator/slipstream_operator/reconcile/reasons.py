@@ -87,6 +87,7 @@ class Reason(StrEnum):
     # AnalysisConclusive
     CONCLUSIVE = "Conclusive", "True"
     INSUFFICIENT_SAMPLES = "InsufficientSamples", "False"
+    PARITY_UNKNOWN = "ParityUnknown", "False"
     NO_DATA = "NoData", "False"
     STORE_UNREACHABLE = (
         *("StoreUnreachable", "False"),

@@ -12,13 +12,22 @@ import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicySpec, rule_of
 from slipstream_core.manifest.status import LastDecision, Phase
 
-from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, Verdict
-from slipstream_operator.rollout.trips import E2E_CHANGE, NO_NUMBERS, SILENCES, Numbers, Trip, worst_trip
+from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, GuardFacts, Verdict
+from slipstream_operator.rollout.trips import (
+    E2E_CHANGE,
+    NO_NUMBERS,
+    SILENCES,
+    Numbers,
+    Trip,
+    unchecked_words,
+    worst_trip,
+)
 from slipstream_operator.status.conditions import rfc3339
 
 _SPECULATING = frozenset({Phase.PROGRESSING, Phase.PROMOTED, Phase.ENABLED})
 _INITIAL = {"plain": Phase.DISABLED, "speculative": Phase.ENABLED, "auto": Phase.PROGRESSING}
 _TRIPPED_BY_GUARDS = frozenset({Phase.PROGRESSING, Phase.PROMOTED})
+_UNCHECKED_WINDOWS = 2
 _CONTENT = frozenset({Verdict.PASS, Verdict.NOT_APPLICABLE, Verdict.SHARED})
 
 
@@ -98,6 +107,8 @@ def advance(state: ClassState, facts: ClassFacts | None, situation: Situation) -
         return state
     if is_stale(state, facts, situation) and situation.spec.rollback.fail_mode == "plain":
         return _staled(state, situation)
+    if (unchecked := _long_unchecked(state, facts, situation)) is not None:
+        return _stepped_back(state, unchecked, situation)
     if state.phase is Phase.PROMOTED:
         return _proven(state, facts, situation)
     return _promoted(state, facts, situation) if may_promote(state, facts, situation) else state
@@ -261,6 +272,23 @@ def _entered(
         retries=state.retries,
         retry_at=retry_at,
     )
+
+
+def _long_unchecked(state: ClassState, facts: ClassFacts, situation: Situation) -> GuardFacts | None:
+    """The parity guard, if checks of answers have not taken place for so long that the class goes back a step: twice
+    the time after which their evidence is out of date. It is counted from the step's start."""
+    guard, has_steps_back = facts.unchecked, state.phase is Phase.PROMOTED or state.step > 0
+    if guard is None or not has_steps_back or not situation.connected or not facts.complete:
+        return None
+    since_s = max(guard.checked_s or 0.0, state.since.timestamp(), situation.released.timestamp())
+    late_s = _UNCHECKED_WINDOWS * situation.spec.analysis.window_seconds
+    return guard if situation.now.timestamp() - since_s >= late_s else None
+
+
+def _stepped_back(state: ClassState, guard: GuardFacts, situation: Situation) -> ClassState:
+    after = _entered(state, Phase.PROGRESSING, max(state.step - 1, 0), situation)
+    message = f"{unchecked_words(guard)}: a step back until they are"
+    return decided(state, after, "ParityUnknown", message, NO_NUMBERS._replace(metric=guard.metric.value))
 
 
 def _silent_before(state: ClassState) -> float:

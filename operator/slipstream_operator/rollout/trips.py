@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from slipstream_operator.rollout.analysis import ClassFacts, ErrorFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.rollout.analysis.metrics import EXCEEDANCE
+from slipstream_operator.status.conditions import rfc3339
 
 RULES = {
     Metric.ERROR_RATE: "ErrorRate",
@@ -152,6 +154,14 @@ def words(guard: GuardFacts) -> str:
             return f"{observed:.1%} waited longer than {guard.threshold:g} s for the first token{_allowed(guard)}"
         case _:
             return f"{observed:.1%} took longer than {guard.threshold:g} s{_allowed(guard)}"
+
+
+def unchecked_words(parity: GuardFacts) -> str:
+    """What is known of the checks of answers where they do not take place."""
+    last = "never were"
+    if parity.checked_s is not None:
+        last = f"were last at {rfc3339(datetime.fromtimestamp(parity.checked_s, UTC))}"
+    return f"answers are not decoded again and compared: {last}, and {parity.missed} were drawn in vain since"
 
 
 def _of_control(guard: GuardFacts) -> str:

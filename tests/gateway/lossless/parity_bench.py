@@ -104,14 +104,16 @@ class Bench:
         draw: float = 0.0,
         status: str = "ok",
         runs: int = 0,
+        observation: Any = None,
     ) -> bool:
-        """Ends a call that was answered by `pieces`. Returns whether it was drawn for a comparison."""
+        """Ends a call that was answered by `pieces`; `observation` is what records it. Returns whether it was drawn for
+        a comparison."""
         served = self.served
         assert served.speculative is not None
         assert served.route.speculative is not None
         call = Call(job.request, Context("r-1", authorization="Bearer client"), CallTimer(total_s=1.0, deadline_s=None))
         call.decision = self.decision(arm=arm, reason=reason, request_class=request_class)
-        call.pair = served.route.key
+        call.pair, call.observation = served.route.key, observation
         call.draws = msgspec.structs.replace(call.draws, parity=draw)
         server = Candidate(served.speculative.replicas[0], served, served.route.speculative, call.decision)
         call.attempt, call.status, call.runs = Attempt(server), status, runs

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from slipstream_core.observation import ParityResult
 from slipstream_core.types import Arm, Reason
 from slipstream_gateway.lossless import parity
 from slipstream_gateway.lossless.findings import Result
@@ -245,11 +246,13 @@ async def test_comparisons_have_an_age_and_without_fresh_ones_there_is_no_result
 class Guards:
     """Takes the recorded comparisons in place of the guards."""
 
-    def __init__(self) -> None:
-        self.matched: list[bool] = []
+    canary = False
 
-    def record_parity(self, *, matched: bool, **_: Any) -> None:
-        self.matched.append(matched)
+    def __init__(self) -> None:
+        self.results: list[ParityResult] = []
+
+    def record_parity(self, result: ParityResult, **_: Any) -> None:
+        self.results.append(result)
 
 
 class Pieces(list[Piece]):
@@ -280,8 +283,8 @@ async def test_matches_before_an_alarm_become_mismatches_and_hold_no_answers(pai
     matches = 0
     while not told:
         matches += not judge(scored(answer(rng, wrong_every=3, tokens=20), answer(rng, tokens=20)))
-    assert 0 < len(guards.matched) <= matches
-    assert not any(guards.matched)
+    assert 0 < len(guards.results) <= matches
+    assert set(guards.results) == {ParityResult.MISMATCH}
     assert not any(reference() is not None for reference in answers)
 
 
@@ -337,6 +340,20 @@ async def test_full_queue_drops_its_oldest(pair: Make) -> None:
     bench.plain.release(0, 0.0)
     await bench.counted({"checked": 2, "queue_full": 1})
     assert [request["messages"][0]["content"] for request in plain.requests] == ["tokens=2", "tokens=3"]
+
+
+async def test_guards_hear_of_answers_that_were_drawn_in_vain(pair: Make) -> None:
+    bench, _, _ = pair(max_queued=1)
+    guards = Guards()
+    bench.plain.acquire(0, 0.0)
+    for script in ("tokens=1", "tokens=2"):
+        await bench.ask(chat(script), observation=guards)
+    assert guards.results == [ParityResult.MISSED]
+    bench.plain.release(0, 0.0)
+    await bench.counted({"checked": 1, "queue_full": 1})
+    await bench.ask(chat("die=0", stream=True), pieces=await _short_stream(bench), observation=guards)
+    await bench.counted({"checked": 1, "queue_full": 1, "failed": 1})
+    assert guards.results == [ParityResult.MISSED, ParityResult.MATCH, ParityResult.MISSED]
 
 
 async def test_answer_of_another_manifest_is_not_compared(pair: Make) -> None:

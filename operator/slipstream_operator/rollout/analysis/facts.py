@@ -10,6 +10,9 @@ from slipstream_core.manifest.status import ArmFigures, ClassStatus, Phase
 from slipstream_operator.rollout.analysis.metrics import Metric
 from slipstream_operator.rollout.analysis.window import Histogram
 
+MISSED = 10
+"""The number of missed parity checks in a row from which checks do not take place."""
+
 
 class Verdict(StrEnum):
     """The result of a check of a class.
@@ -17,7 +20,8 @@ class Verdict(StrEnum):
     `NO_DATA`: too little data, which is never a success. `NOT_APPLICABLE`: the class has no requests to check, such as
     no streams for a limit on the time to the first token. `SHARED`: a limit is broken, and the control breaks it as
     often, so speculation is not the cause. `UNCLEAR`: a limit is broken, and there are too few answers of the control
-    to determine the cause. `DISPUTED`: whether a limit is broken depends on one group of keys.
+    to determine the cause. `DISPUTED`: whether a limit is broken depends on one group of keys. `OUTDATED`: there was
+    enough data, but there is none of late.
     """
 
     PASS = "pass"
@@ -27,6 +31,7 @@ class Verdict(StrEnum):
     SHARED = "shared with the control"
     UNCLEAR = "unclear"
     DISPUTED = "disputed between keys"
+    OUTDATED = "out of date"
 
 
 SHOWN = ("phase", "share", "hold_back_share", "hold_back_since", "step", "since", "retries", "retry_at")
@@ -73,6 +78,9 @@ class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     For cost, `observed` is the increase over the control's cost at the same time. `samples` and `control` are the
     numbers of answers behind it, and `seen` is that of the arm with fewer answers.
+
+    For parity, `missed` counts the checks that did not take place since the last one, which was at `checked_s` (seconds
+    since 1970); None: there was none.
     """
 
     metric: Metric
@@ -87,6 +95,13 @@ class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
     alarm_at: float = 0.0
     control: int = 0
     control_observed: float | None = None
+    missed: int = 0
+    checked_s: float | None = None
+
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether checks of answers do not take place: with fewer missed ones, that is chance."""
+        return self.missed >= MISSED
 
 
 class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +174,11 @@ class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
     accepts: int
     acceptance: float
     complete: bool = True
+
+    @property
+    def unchecked(self) -> GuardFacts | None:
+        """The parity guard, if checks of answers do not take place."""
+        return next((guard for guard in self.guards if guard.is_unchecked), None)
 
     @property
     def not_applicable(self) -> tuple[Metric, ...]:

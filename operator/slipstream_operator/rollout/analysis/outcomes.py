@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from slipstream_core.observation import PARITY, Observation
+from slipstream_core.observation import PARITY, Observation, ParityResult
 from slipstream_core.types import TREATMENT, Arm, LengthBin, Reason, TaskType
 
 CLASSES: Final = frozenset(f"{task}/{length}" for task in TaskType for length in LengthBin)
@@ -23,7 +23,8 @@ class Kind(Enum):
 
     `ANSWER`: an answer of the speculative arm or of the control, for the comparison. `OTHER_ANSWER`: an answer of the
     speculative arm for another reason, such as exploration or a client's wish. `FAILURE`: a failure of the speculative
-    arm. `CONTROL_FAILURE`: a failure of the control. `PARITY`: a parity check of an answer. `DECLINED`: a plain answer,
+    arm. `CONTROL_FAILURE`: a failure of the control. `PARITY`: a parity check of an answer,
+    `PARITY_MISSED` one that did not take place. `DECLINED`: a plain answer,
     because speculation would not pay. `HEARD`: proves only that the class has traffic.
     """
 
@@ -34,8 +35,14 @@ class Kind(Enum):
     DECLINED = 5
     HEARD = 6
     CONTROL_FAILURE = 7
+    PARITY_MISSED = 8
 
 
+_CHECKS = {
+    ParityResult.MATCH.value: Kind.PARITY,
+    ParityResult.MISMATCH.value: Kind.PARITY,
+    ParityResult.MISSED.value: Kind.PARITY_MISSED,
+}
 _FAILED = {Arm.SPECULATIVE: Kind.FAILURE, Arm.CONTROL: Kind.CONTROL_FAILURE}
 
 
@@ -44,7 +51,7 @@ def kind_of(seen: Observation) -> Kind | None:
     if seen.request_class not in CLASSES or not (0.0 < seen.time_s < 1e11 and 0.0 <= seen.e2e_s <= _MAX_SECONDS):
         return None
     if seen.status == PARITY:
-        return Kind.PARITY if seen.parity in ("match", "mismatch") else None
+        return _CHECKS.get(seen.parity or "")
     if seen.status != "ok":
         return _FAILED.get(seen.arm, Kind.HEARD) if seen.status in _FAILURES else Kind.HEARD
     if not _is_plausible(seen):

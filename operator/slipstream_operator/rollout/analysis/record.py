@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 from slipstream_core.manifest.status import Phase
-from slipstream_core.observation import Observation, cost_of
+from slipstream_core.observation import Observation, ParityResult, cost_of
 from slipstream_core.types import Arm, Reason
 
 from slipstream_operator.rollout.analysis.facts import (
@@ -45,6 +45,8 @@ MIN_CONTROL_FAILURES = 2
 """The control fails like the speculative arm if this many of its requests, and a share of `MOST_FAIL`, failed."""
 DOUBT_AT = math.log(10.0)
 """With this evidence of a loss or more, the share of the control is raised. A rollback needs more evidence."""
+_UNCHECKED = {Verdict.PASS: Verdict.OUTDATED, Verdict.NOT_APPLICABLE: Verdict.NO_DATA}
+"""The verdict on parity where checks do not take place."""
 _OVER = {Phase.ROLLED_BACK, Phase.DISABLED}
 
 
@@ -55,7 +57,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     began before `step_s` do not count for the comparisons; both are in seconds since 1970. `times` compares end-to-end
     times, `costs` compares costs, and `first_tokens` compares the times to the first token of streamed answers if the
     policy has a `ttftIncrease`. `answers` counts the speculative answers since the guards began, and `priced` those of
-    them with a cost.
+    them with a cost. `missed` counts the parity checks that did not take place since the last one, at `checked_s`.
     """
 
     window_seconds: int
@@ -72,6 +74,8 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     answers: int = 0
     priced: int = 0
     first_tokens: PairedTimes | None = None
+    missed: int = 0
+    checked_s: float | None = None
 
     def add(self, seen: Observation, kind: Kind, terms: Terms, time_s: float, *, from_s: float = -math.inf) -> None:
         """Record an outcome that ended at `time_s`. An outcome whose request began before `from_s` is no evidence."""
@@ -92,7 +96,10 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             if bucket := self._windows()[0].at(time_s):
                 bucket.declined += 1
         elif kind is Kind.PARITY:
-            self._bet(Metric.PARITY, float(seen.parity == "mismatch"), terms)
+            self.missed, self.checked_s = 0, max(time_s, self.checked_s or 0.0)
+            self._bet(Metric.PARITY, float(seen.parity == ParityResult.MISMATCH), terms)
+        elif kind is Kind.PARITY_MISSED:
+            self.missed += 1
         else:
             if seen.reason is Reason.EXPLORATION:
                 self.explorations += 1
@@ -117,6 +124,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         if began_again or not before.is_of_spec(memory) or memory.retries > before.retries:
             self.begun_s = since_s
             self.guards, self.explorations, self.answers, self.priced = {}, 0, 0, 0
+            self.missed, self.checked_s = 0, None
             self.times, self.costs, self.first_tokens = PairedTimes(), PairedTimes(), None
             self.speculative = None
         elif (before.step, before.since) == (memory.step, memory.since):
@@ -141,7 +149,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         """The facts of the class at `now_s`."""
         speculative, control = (window.recent(now_s) for window in self._windows())
         declined, others = speculative.declined, speculative.requests + control.requests
-        guards, gain = tuple(self._guard_facts(rule, terms) for rule in terms.rules), self._gain(terms)
+        guards, gain = tuple(self._guard_facts(rule, terms, now_s) for rule in terms.rules), self._gain(terms)
         return ClassFacts(
             memory=self.memory,
             guards=guards,
@@ -254,11 +262,11 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             control=blocks.control,
         )
 
-    def _guard_facts(self, rule: Rule, terms: Terms) -> GuardFacts:
+    def _guard_facts(self, rule: Rule, terms: Terms, now_s: float) -> GuardFacts:
         if rule.metric is Metric.COST:
             return self._cost_facts(rule, terms)
         guard = self.guards.get(rule.metric) or Guard()
-        return GuardFacts(
+        found = GuardFacts(
             metric=rule.metric,
             verdict=self._verdict(guard, rule, terms),
             observed=guard.observed,
@@ -272,6 +280,15 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             control=guard.control,
             control_observed=guard.control_total / guard.control if guard.control else None,
         )
+        return found if rule.metric is not Metric.PARITY else self._as_checked(found, terms, now_s)
+
+    def _as_checked(self, parity: GuardFacts, terms: Terms, now_s: float) -> GuardFacts:
+        """The parity guard, which does not pass on old evidence, nor for want of any, where checks do not take
+        place."""
+        parity = msgspec.structs.replace(parity, missed=self.missed, checked_s=self.checked_s)
+        is_late = self.checked_s is None or now_s - self.checked_s >= terms.window_seconds
+        verdict = _UNCHECKED.get(parity.verdict) if parity.is_unchecked and is_late else None
+        return parity if verdict is None else msgspec.structs.replace(parity, verdict=verdict)
 
     def _verdict(self, guard: Guard, rule: Rule, terms: Terms) -> Verdict:
         if guard.alarm:

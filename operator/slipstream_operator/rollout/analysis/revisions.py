@@ -14,9 +14,9 @@ from collections.abc import Iterable
 import msgspec
 from slipstream_core.manifest.rollout import Analysis, Thresholds
 from slipstream_core.manifest.serving import Canary
-from slipstream_core.observation import ALSO_FAILURES, PARITY, Observation
+from slipstream_core.observation import ALSO_FAILURES, PARITY, Observation, ParityResult
 
-from slipstream_operator.rollout.analysis.facts import Verdict
+from slipstream_operator.rollout.analysis.facts import MISSED, Verdict
 from slipstream_operator.rollout.analysis.guard import Guard
 from slipstream_operator.rollout.analysis.means import boundary
 from slipstream_operator.rollout.analysis.metrics import Metric, rules_of
@@ -75,6 +75,7 @@ class RevisionLedger:
         self._rules = {rule.metric: rule for rule in rules_of(limits, min_samples=canary.min_samples)}
         self._guards = {metric: Guard() for metric in self._rules}
         self._classes: dict[str, PairedTimes] = {}
+        self._missed = 0
 
     def is_of(self, revision: str, canary: Canary) -> bool:
         """Whether this is the evidence about `revision` with the limits of `canary`."""
@@ -87,8 +88,10 @@ class RevisionLedger:
         if min(seen.time_s, now_s) - seen.e2e_s < self._begun_s:
             return
         if seen.status == PARITY:
-            if seen.canary:
-                self._bet(Metric.PARITY, float(seen.parity == "mismatch"))
+            if seen.canary and seen.parity == ParityResult.MISSED:
+                self._missed += 1
+            elif seen.canary:
+                self._bet(Metric.PARITY, float(seen.parity == ParityResult.MISMATCH))
         elif seen.status == "ok":
             self._count(seen, 0.0)
             self._time(seen, now_s)
@@ -148,6 +151,8 @@ class RevisionLedger:
         if guard.samples >= needed:
             is_kept = guard.observed is None or guard.observed <= rule.limit
             return Verdict.PASS if is_kept else Verdict.NO_DATA  # not yet proof of either
+        if metric is Metric.PARITY and self._missed >= MISSED:
+            return Verdict.NO_DATA  # there are answers to compare, and too few were
         answers = sum(times.step_speculative for times in self._classes.values())
         awaited = _REPLAYS_AWAITED if guard.samples else NOT_APPLICABLE_AFTER
         is_over = answers >= awaited * self.canary.min_samples and (guard.observed or 0.0) <= rule.limit
