@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from slipstream_core.manifest.serving import Canary
@@ -224,3 +225,44 @@ def test_other_outcomes_do_not_count(other: Observation) -> None:
     found = ledger()
     record(found, other)
     assert found.facts().samples + found.facts().serving_samples == 0
+
+
+def lengths(luck: random.Random, count: int, new: Callable[[int], int]) -> list[Observation]:
+    """Answers of the length that serving ones have; `new` changes that of the new revision. Their times follow."""
+    made = []
+    for number in range(count):
+        canary, request_class = luck.random() < 0.3, luck.choice(CLASSES)
+        usual = round((200.0 if request_class == CLASSES[0] else 20.0) * luck.lognormvariate(0.0, 0.6)) + 1
+        tokens = new(usual) if canary else usual
+        seconds = 0.05 + 0.01 * tokens * luck.lognormvariate(0.0, 0.2)
+        made.append(answer(number, seconds, canary=canary, request_class=request_class, output_tokens=tokens))
+    return made
+
+
+@pytest.mark.parametrize(
+    "new", [lambda tokens: 2, lambda tokens: tokens // 2 + 1, lambda tokens: 256], ids=["garbage", "cut", "endless"]
+)
+def test_answers_of_another_length_are_shown(new: Callable[[int], int]) -> None:
+    facts = facts_of(lengths(random.Random(3), 1500, new))
+    assert facts.length is not None
+    assert facts.length_change is not None
+    assert abs(facts.length_change) > CANARY.max_length_change
+
+
+def test_equal_lengths_are_never_shown_to_differ() -> None:
+    for seed in range(20):
+        found, observations = ledger(), lengths(random.Random(seed), 3000, lambda tokens: tokens)
+        for number, seen in enumerate(observations):
+            record(found, seen)
+            if number % 50 == 0:
+                assert found.facts().length is None
+        change = found.facts().length_change
+        assert change is not None
+        assert abs(change) < CANARY.max_length_change
+
+
+def test_answers_without_a_word_are_failures() -> None:
+    found = ledger()
+    for number in range(300):
+        record(found, answer(number, 0.1, canary=True, output_tokens=0), answer(number, 1.0, canary=False))
+    assert found.facts().errors is Verdict.FAIL

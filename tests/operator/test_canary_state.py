@@ -9,7 +9,7 @@ import pytest
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
 from slipstream_operator.rollout.analysis import RevisionFacts, Verdict
-from slipstream_operator.rollout.analysis.revisions import SlowClass
+from slipstream_operator.rollout.analysis.revisions import ChangedClass
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
@@ -17,7 +17,14 @@ START_S = 600.0
 RUNNING = CanaryServers(ready=1, serving_ready=3, trouble="", is_hopeless=False, start_s=START_S)
 STARTING = RUNNING._replace(ready=0)
 GOOD = RevisionFacts(
-    samples=300, serving_samples=900, change=0.0, bound=0.03, errors=Verdict.PASS, parity=Verdict.PASS, error_rate=0.0
+    samples=300,
+    serving_samples=900,
+    change=0.0,
+    bound=0.03,
+    errors=Verdict.PASS,
+    parity=Verdict.PASS,
+    error_rate=0.0,
+    length_change=0.1,
 )
 
 
@@ -94,6 +101,8 @@ def test_a_good_revision_is_promoted_once_all_is_shown() -> None:
         but(errors=Verdict.UNCLEAR),
         but(errors=Verdict.NO_DATA),
         but(parity=Verdict.NO_DATA),
+        but(length_change=None),
+        but(length_change=-0.3),
     ],
 )
 def test_nothing_less_promotes(facts: RevisionFacts | None) -> None:
@@ -120,7 +129,8 @@ def test_answers_of_another_target_are_not_compared() -> None:
     [
         (but(errors=Verdict.FAIL, error_rate=0.4), "ErrorRate"),
         (but(parity=Verdict.FAIL, parity_loss=0.9), "ParityGuard"),
-        (but(slow=SlowClass(name="code/long", change=0.4, samples=80)), "SlowerThanServing"),
+        (but(slow=ChangedClass(name="code/long", change=0.4, samples=80)), "SlowerThanServing"),
+        (but(length=ChangedClass(name="code/long", change=-0.9, samples=80)), "LengthChanged"),
     ],
 )
 def test_what_is_shown_takes_it_back_for_good(facts: RevisionFacts, rule: str) -> None:
@@ -131,6 +141,17 @@ def test_what_is_shown_takes_it_back_for_good(facts: RevisionFacts, rule: str) -
     assert look_again_s(taken, case(facts=GOOD)) is None
     for other in ({"revision": "newer"}, {"serving": "older"}, {"canary": Canary(retry_token="again")}):
         assert advance(taken, case(STARTING, **other)).phase is CanaryPhase.STARTING
+
+
+def test_a_person_approves_the_revision_by_its_hash() -> None:
+    manual = {"canary": Canary(approval="Manual"), "facts": GOOD, "now": NOW + timedelta(days=30)}
+    for approved in ("", "old"):
+        waiting = advance(comparing(), case(**manual, approved=approved))
+        assert waiting.phase is CanaryPhase.COMPARING, "it waits beyond timeoutSeconds"
+        assert waiting.message.endswith("waits for the annotation slipstream.dev/approve-revision: new")
+    assert advance(waiting, case(**manual, approved="new")).phase is CanaryPhase.PROMOTED
+    early = advance(comparing(), case(**{**manual, "now": NOW, "facts": but(samples=100)}, approved="new"))
+    assert early.phase is CanaryPhase.COMPARING, "an approval replaces no evidence"
 
 
 def test_a_comparison_without_an_end_is_ended() -> None:

@@ -26,7 +26,14 @@ CANARY: JSON = {"update": {"canary": {"share": 0.2}}}
 _COUNTS = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas")
 READY: JSON = {"metadata": {}, "spec": {"replicas": 1}, "status": dict.fromkeys(_COUNTS, 1)}
 SHOWN = RevisionFacts(
-    samples=500, serving_samples=500, change=0.0, bound=0.01, errors=Verdict.PASS, parity=Verdict.PASS, error_rate=0.0
+    samples=500,
+    serving_samples=500,
+    change=0.0,
+    bound=0.01,
+    errors=Verdict.PASS,
+    parity=Verdict.PASS,
+    error_rate=0.0,
+    length_change=0.0,
 )
 WORSE = RevisionFacts(samples=50, errors=Verdict.FAIL, error_rate=0.5)
 

@@ -21,6 +21,8 @@ CLASS_PATTERN = (
 )
 """Names of request classes: a task, or task/length."""
 CANARY_PREFIX = "canary-"
+APPROVE = "slipstream.dev/approve-revision"
+"""The annotation of a pair that approves a revision; its value is the revision."""
 _LONGEST = 63  # a DNS label, as Kubernetes requires of a Service's name
 _LONGEST_GROUP = 40
 _DIGEST_CHARS = 8

@@ -113,6 +113,22 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "the same target. A tenth of the answers is decoded again and compared, as far as they are comparable.",
         ),
     ] = 0.5
+    max_length_change: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=10,
+            description="Maximum change of the mean number of output tokens, up or down, as a share of the serving "
+            "revision's.",
+        ),
+    ] = 0.25
+    approval: Annotated[
+        Literal["Automatic", "Manual"],
+        Meta(
+            description="Manual: a revision that keeps all limits waits for the annotation "
+            "slipstream.dev/approve-revision with its hash."
+        ),
+    ] = "Automatic"
     timeout_seconds: Annotated[
         int,
         Meta(ge=60, le=2_592_000, description="Maximum duration of the comparison; then the revision is rolled back."),

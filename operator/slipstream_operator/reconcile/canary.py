@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
-from slipstream_core.manifest.naming import CANARY_PREFIX
+from slipstream_core.manifest.naming import APPROVE, CANARY_PREFIX
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.revision import canary_of, revision_of
 from slipstream_core.manifest.serving import Canary, Serving
@@ -63,6 +63,7 @@ def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Obser
         has_same_target=pair.spec.target == comparison.serving.spec.target,
         now=now,
         served=prior.served,
+        approved=(observed.raw["metadata"].get("annotations") or {}).get(APPROVE, ""),
     )
     status = advance(prior.canary, case)
     is_decided_now = status.phase not in _RUNNING and status != prior.canary

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
+from slipstream_core.manifest.naming import APPROVE
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
 
@@ -20,6 +21,7 @@ NOT_STARTED = "NotStarted"
 ERROR_RATE = "ErrorRate"
 PARITY = "ParityGuard"
 SLOWER = "SlowerThanServing"
+LENGTH = "LengthChanged"
 UNDECIDED = "Undecided"
 PROMOTE = "Promote"
 _CONTENT = frozenset({Verdict.PASS, Verdict.SHARED, Verdict.NOT_APPLICABLE})
@@ -39,7 +41,8 @@ class CanaryServers(NamedTuple):
 
 class CanaryCase(NamedTuple):
     """The facts for a new revision `now`; `serving` is the one that serves, and `served` are those that have served.
-    `facts` is None without evidence. `has_same_target`: its greedy answers are those of the serving revision."""
+    `facts` is None without evidence. `has_same_target`: its greedy answers are those of the serving revision.
+    `approved` is the revision that a person approves; empty: none."""
 
     revision: str
     serving: str
@@ -49,6 +52,7 @@ class CanaryCase(NamedTuple):
     has_same_target: bool
     now: datetime
     served: Sequence[str] = ()
+    approved: str = ""
 
 
 def advance(prior: CanaryStatus | None, case: CanaryCase) -> CanaryStatus:
@@ -114,7 +118,7 @@ def _compared(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
         return _rolled_back(prior, case, NOT_STARTED, f"its servers do not run any more: {case.servers.trouble}")
     if (tripped := _trip(facts, case)) is not None:
         return _rolled_back(prior, case, *tripped)
-    if _is_shown(facts, case):
+    if _is_shown(facts, case) and not _waits_for_approval(case):
         return _ended(
             prior,
             case,
@@ -122,7 +126,7 @@ def _compared(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
             PROMOTE,
             f"it is not slower than the serving one: {_times(facts, case.canary)}",
         )
-    if case.now >= _end(prior, case):
+    if case.now >= _end(prior, case) and not _is_shown(facts, case):
         return _rolled_back(prior, case, UNDECIDED, f"timeoutSeconds are over: {_times(facts, case.canary)}")
     return _comparing(prior, case, since=prior.since)
 
@@ -142,6 +146,12 @@ def _trip(facts: RevisionFacts, case: CanaryCase) -> tuple[str, str] | None:
             f"its answers of class {facts.slow.name} take {facts.slow.change:+.1%} compared with those of the serving "
             f"revision of the same period, the limit is {canary.max_slowdown:+.1%} ({facts.slow.samples} answers)"
         )
+    if facts.length is not None:
+        return LENGTH, (
+            f"its answers of class {facts.length.name} have {facts.length.change:+.1%} output tokens compared with "
+            f"those of the serving revision of the same period, the limit is {canary.max_length_change:.1%} up or down "
+            f"({facts.length.samples} answers)"
+        )
     return None
 
 
@@ -151,7 +161,12 @@ def _is_shown(facts: RevisionFacts, case: CanaryCase) -> bool:
     enough = min(facts.samples, facts.serving_samples) >= canary.min_samples
     fast = facts.bound is not None and facts.bound <= canary.max_slowdown
     is_same = not case.has_same_target or facts.parity in _CONTENT
-    return enough and fast and facts.errors in _CONTENT and is_same
+    is_as_long = facts.length_change is not None and abs(facts.length_change) <= canary.max_length_change
+    return enough and fast and is_as_long and facts.errors in _CONTENT and is_same
+
+
+def _waits_for_approval(case: CanaryCase) -> bool:
+    return case.canary.approval == "Manual" and case.approved != case.revision
 
 
 def _comparing(prior: CanaryStatus, case: CanaryCase, *, since: str) -> CanaryStatus:
@@ -160,6 +175,8 @@ def _comparing(prior: CanaryStatus, case: CanaryCase, *, since: str) -> CanarySt
     share = min(case.canary.share, servers.ready / max(servers.ready + servers.serving_ready, 1))
     facts = case.facts or RevisionFacts()
     waits = "" if case.facts is not None else "; no outcomes have been read yet"
+    if _is_shown(facts, case):
+        waits = f"; it keeps all limits, and waits for the annotation {APPROVE}: {case.revision}"
     return msgspec.structs.replace(
         prior,
         phase=CanaryPhase.COMPARING,

@@ -9,7 +9,7 @@ The times of its first answers do not count: a server that has just started comp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import msgspec
 from slipstream_core.manifest.rollout import Analysis, Thresholds
@@ -33,8 +33,8 @@ _CONFIDENCE_SLOWER = 0.999  # of a verdict on one class among many
 _ALARM_AT = math.log(_ANALYSIS.false_alarm_requests)
 
 
-class SlowClass(msgspec.Struct, frozen=True, kw_only=True):
-    """A class in which the new revision is shown to be slower. `change` is the increase of the mean time as a share."""
+class ChangedClass(msgspec.Struct, frozen=True, kw_only=True):
+    """A class in which the new revision is shown to differ. `change` is that of the mean, as a share."""
 
     name: str
     change: float
@@ -48,7 +48,8 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     an answer as a share of the serving revision's, and `bound` is above it, at all times with 95 % confidence; both are
     None before there are enough answers. `errors` and `parity` are the verdicts on failed requests and on differing
     answers, of which `replays` were compared; each share beside them is None without requests. `slow` is the class with
-    the largest shown increase.
+    the largest shown increase of the time. `length_change` is the change of the mean number of output tokens over all
+    classes, None before there are enough answers, and `length` the class with the largest shown one.
     """
 
     samples: int = 0
@@ -60,7 +61,9 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     parity: Verdict = Verdict.NO_DATA
     parity_loss: float | None = None
     replays: int = 0
-    slow: SlowClass | None = None
+    slow: ChangedClass | None = None
+    length_change: float | None = None
+    length: ChangedClass | None = None
 
 
 class RevisionLedger:
@@ -75,6 +78,7 @@ class RevisionLedger:
         self._rules = {rule.metric: rule for rule in rules_of(limits, min_samples=canary.min_samples)}
         self._guards = {metric: Guard() for metric in self._rules}
         self._classes: dict[str, PairedTimes] = {}
+        self._lengths: dict[str, PairedTimes] = {}
         self._missed = 0
 
     def is_of(self, revision: str, canary: Canary) -> bool:
@@ -83,7 +87,8 @@ class RevisionLedger:
 
     def record(self, seen: Observation, *, now_s: float) -> None:
         """Record an outcome; others than those of the comparison are ignored."""
-        if (seen.subject.pair, seen.revision) != (self.pair, self.revision) or kind_of(seen) is None:
+        is_empty = seen.status == "ok" and not seen.output_tokens
+        if (seen.subject.pair, seen.revision) != (self.pair, self.revision) or (kind_of(seen) is None and not is_empty):
             return
         if min(seen.time_s, now_s) - seen.e2e_s < self._begun_s:
             return
@@ -93,16 +98,18 @@ class RevisionLedger:
             elif seen.canary:
                 self._bet(Metric.PARITY, float(seen.parity == ParityResult.MISMATCH))
         elif seen.status == "ok":
-            self._count(seen, 0.0)
-            self._time(seen, now_s)
+            self._count(seen, float(is_empty))  # a revision without a word answers nothing
+            if not is_empty:
+                self._time(seen, now_s)
+                self._measure(seen)
         elif is_failure(seen) or seen.status in ALSO_FAILURES:
             self._count(seen, 1.0)
 
     def facts(self) -> RevisionFacts:
         """The facts so far."""
         errors, parity = self._guards[Metric.ERROR_RATE], self._guards[Metric.PARITY]
-        steps = [times.step for times in self._classes.values()]
-        change, bound = self._pooled(steps)
+        change, bound = self._pooled(self._classes.values())
+        length_change, _ = self._pooled(self._lengths.values())
         return RevisionFacts(
             samples=sum(times.step_speculative for times in self._classes.values()),
             serving_samples=sum(times.step_control for times in self._classes.values()),
@@ -114,6 +121,8 @@ class RevisionLedger:
             parity_loss=parity.observed,
             replays=parity.samples,
             slow=self._slowest(),
+            length_change=length_change,
+            length=self._other_length(),
         )
 
     def _time(self, seen: Observation, now_s: float) -> None:
@@ -125,6 +134,11 @@ class RevisionLedger:
         elif ended_s - seen.e2e_s >= self._warm_s:
             times = self._classes.setdefault(seen.request_class, PairedTimes())
             times.add(seen.e2e_s, seen.output_tokens, control=not seen.canary)
+
+    def _measure(self, seen: Observation) -> None:
+        """Count the length of an answer of either revision."""
+        lengths = self._lengths.setdefault(seen.request_class, PairedTimes())
+        lengths.add(float(seen.output_tokens), 1, control=not seen.canary)
 
     def _count(self, seen: Observation, x: float) -> None:
         if seen.canary:
@@ -158,31 +172,44 @@ class RevisionLedger:
         is_over = answers >= awaited * self.canary.min_samples and (guard.observed or 0.0) <= rule.limit
         return Verdict.NOT_APPLICABLE if is_over else Verdict.NO_DATA
 
-    def _slowest(self) -> SlowClass | None:
+    def _slowest(self) -> ChangedClass | None:
         found = [
-            SlowClass(name=name, change=times.step.change(times.step.difference), samples=times.step_speculative)
+            ChangedClass(name=name, change=times.step.change(times.step.difference), samples=times.step_speculative)
             for name, times in self._classes.items()
             if (least := self._least_change(times)) is not None and least > self.canary.max_slowdown
         ]
         return max(found, key=lambda one: one.change, default=None)
 
+    def _other_length(self) -> ChangedClass | None:
+        limit = self.canary.max_length_change
+        changed = [
+            ChangedClass(name=name, change=found.step.change(found.step.difference), samples=found.step_speculative)
+            for name, found in self._lengths.items()
+            if (self._least_change(found) or 0.0) > limit or (self._most_change(found) or 0.0) < -limit
+        ]
+        return max(changed, key=lambda one: abs(one.change), default=None)
+
     def _least_change(self, times: PairedTimes) -> float | None:
         """The lower bound of the change in a class, at all times at once."""
         return times.lower_change(confidence=_CONFIDENCE_SLOWER, tuned_for=self.canary.min_samples)
 
-    def _pooled(self, steps: Iterable[Blocks]) -> tuple[float | None, float | None]:
+    def _most_change(self, times: PairedTimes) -> float | None:
+        """The upper bound of the change in a class, at all times at once."""
+        return times.upper_change(confidence=_CONFIDENCE_SLOWER, tuned_for=self.canary.min_samples)
+
+    def _pooled(self, compared: Collection[PairedTimes]) -> tuple[float | None, float | None]:
         """The change over the blocks of all classes, and its upper bound. The variance of a block is about the same in
         all classes, since its unit is the block's mean."""
         blocks = Blocks()
-        for step in steps:
-            blocks.merge(step)
+        for one in compared:
+            blocks.merge(one.step)
         if blocks.n < FEWEST_BLOCKS:
             return None, None
-        variance = sum(times.step.weight * times.variance for times in self._classes.values() if times.step.n)
+        variance = sum(one.step.weight * one.variance for one in compared if one.step.n)
         half = boundary(blocks.weight, confidence=_ANALYSIS.confidence, tuned_for=self.canary.min_samples / 2.0)
         spread = math.sqrt(variance / blocks.weight / blocks.weight)
         return blocks.change(blocks.difference), blocks.change(blocks.difference + half * spread)
 
 
 def _limits(canary: Canary) -> tuple[float, ...]:
-    return canary.min_samples, canary.max_slowdown, canary.error_rate, canary.parity_loss
+    return canary.min_samples, canary.max_slowdown, canary.error_rate, canary.parity_loss, canary.max_length_change
