@@ -242,7 +242,7 @@ def failed_until(random: np.random.Generator, *, failing: float, share: float, r
         excess = ERRORS.excess(x)
         guard.add(x, excess, ERRORS.bets, alarm_at=ALARM_AT, min_samples=ERRORS.min_samples, latched=not share)
         seen += index >= begin
-        alone = not guard.control and guard.run_total >= (compared.alone_after or 0)
+        alone = not guard.control_total and guard.run_total >= (compared.alone_after or 0)
         if guard.alarm and (alone or guard.blame(ERRORS.limit) >= compared.blame_at):
             return float(seen)
     return math.inf

@@ -96,13 +96,21 @@ def test_one_failure_is_proof_where_none_is_allowed() -> None:
     assert world.of().phase is Phase.ROLLED_BACK
 
 
+def test_errors_act_before_the_control_has_many_answers() -> None:
+    """The control is 2 % of the requests: to wait for its answers would take hundreds of failures."""
+    world = compared()
+    fail(world, speculative=(16, 40), control=(0, 1), seconds=10)
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
 @pytest.mark.parametrize("mode", ["auto", "speculative"])
 def test_more_control_is_asked_for_where_it_is_unclear_whose_errors_they_are(mode: str) -> None:
     steps = [{"share": 0.5, "soakSeconds": 60}, {"share": 1.0, "soakSeconds": 60}]
     world = World(raw_policy(thresholds={}, rollout={"steps": steps}, classes=[{"name": "code", "mode": mode}]))
     world.serve_and_look(300, rounds=4)
     assert world.of().hold_back_share == 0.02
-    fail(world, speculative=(30, 200), control=(0, 4))
+    fail(world, speculative=(30, 200), control=(1, 4))
     world.look()
     assert world.of().phase is (Phase.PROMOTED if mode == "auto" else Phase.ENABLED)
     assert world.of().hold_back_share == 0.1

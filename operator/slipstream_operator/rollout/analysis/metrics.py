@@ -56,8 +56,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of a broken limit with the control.
 
     At the log likelihood ratio `blame_at` or above, the control breaks the limit less often, so speculation is the
-    cause. After `alone_after` failures without any answer of the control at the same time, the limit alone decides;
-    None: it never decides alone.
+    cause. After `alone_after` failures without one of the control at the same time, the limit alone decides: the
+    control is a few percent of the requests, and its answers would come late. None: it never decides alone.
     """
 
     blame_at: float

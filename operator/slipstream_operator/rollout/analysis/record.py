@@ -363,7 +363,7 @@ def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
 def blamed(guard: Guard, limit: float, comparison: Comparison) -> Verdict:
     """The verdict on a broken limit: FAIL if speculation is the cause, SHARED if the servers are, else UNCLEAR."""
     alone_after = comparison.alone_after
-    if alone_after is not None and not guard.control and guard.run_total >= alone_after:
+    if alone_after is not None and not guard.control_total and guard.run_total >= alone_after:
         return Verdict.FAIL
     blame = guard.blame(limit)
     if blame >= comparison.blame_at:
