@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import importlib.util
 import logging
+import os
 import signal
+import threading
 
 from slipstream_core import logs
 from slipstream_core.arguments import add_options, read_options
@@ -18,6 +20,7 @@ from slipstream_core.settings import NO_GRANTS
 
 from slipstream_operator.settings import OperatorSettings
 
+_EXIT_S = 8.0  # longer than the watch's own end
 _PACKAGES = ("kopf", "kubernetes", "prometheus_client", "redis")
 
 
@@ -44,22 +47,43 @@ def run(args: argparse.Namespace) -> int:
 
     kopf_watch.quiet()
 
+    exits: list[threading.Timer] = []
+
     async def until_signalled() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        while await operate(settings, stop=stop):
-            pass
+        try:
+            while await operate(settings, stop=stop):
+                pass
+        except Exception as exc:
+            exits.append(_exit_in_time(exc))
+            if isinstance(exc, SlipstreamError):
+                raise
+            # The top of the process: Kubernetes restarts it, and the log must have the reason.
+            logging.getLogger(__name__).exception("the operator cannot continue")
+            raise CommandError(f"the operator cannot continue: {exc or type(exc).__name__}") from exc
 
     try:
         asyncio.run(until_signalled())
-    except SlipstreamError:
-        raise
-    except Exception as exc:
-        # The top of the process: Kubernetes restarts it, and the log must have the reason.
-        logging.getLogger(__name__).exception("the operator cannot continue")
-        raise CommandError(f"the operator cannot continue: {exc or type(exc).__name__}") from exc
+    finally:
+        for timer in exits:
+            timer.cancel()
     return 0
+
+
+def _exit_in_time(exc: Exception) -> threading.Timer:
+    """Ends the process if its tasks do not end: some of kopf's wait for credentials, and ignore that they are
+    cancelled. Its own limit is longer, and gives no reason."""
+
+    def end() -> None:
+        logs.tell(f"slipstream: error: the operator cannot continue: {exc or type(exc).__name__}")
+        os._exit(1)
+
+    timer = threading.Timer(_EXIT_S, end)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _check_packages() -> None:

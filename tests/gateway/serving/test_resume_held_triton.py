@@ -47,7 +47,7 @@ def warm(served: Any, network: BreakingNetwork, **more: Any) -> Streamed:
 def held(served: Any, network: BreakingNetwork, **more: Any) -> Iterator[Streamed]:
     """A stream that has begun, was broken, and is kept waiting where it asks to go on, until the next plan."""
     # Amid the answer: it is not over before it can be broken, and has the progress that permits a second resumption.
-    network.plan(Cut(7500, "stall"))
+    network.plan(Cut(15_000, "stall"))
     with stream(served, SPECULATIVE, **more) as response:
         found = Streamed(response)
         found.read(pieces=1)
