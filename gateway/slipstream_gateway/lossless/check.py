@@ -173,15 +173,29 @@ class Check:
         return [judge_sampled(speculative, plain, drafted=drafted if self._counted else None)]
 
     async def _each(self, probes: Iterable[Probe], send: Callable[[Probe], Coroutine[Any, Any, _T]]) -> list[_T]:
+        """After a failure no more probes are sent. Those that run are not cancelled: which of them broke the server is
+        known when each has failed."""
+        failures: list[Exception] = []
+
         async def one(probe: Probe) -> _T:
             async with self._places:
-                return await send(probe)
+                if failures:
+                    raise failures[0]
+                try:
+                    return await send(probe)
+                except Exception as exc:
+                    failures.append(exc)
+                    raise
 
+        tasks = [asyncio.create_task(one(probe)) for probe in probes]
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(probe)) for probe in probes]
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+            await asyncio.wait(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if failures:
+            raise failures[0]
         return [task.result() for task in tasks]
 
     async def _ask(self, side: Side, probe: Probe) -> ProbeAnswer:
