@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import tritonclient.grpc.aio as grpc_client
+from slipstream_core.errors import CommandError
 from slipstream_core.manifest import load_file
 from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.model_repository import write_repository
@@ -18,6 +19,7 @@ from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 
 from tests.support.ports import lasting_ports
+from tests.support.stacks import stacks_of_children
 from tests.support.triton_client import TritonModel
 
 START_TIMEOUT_S = 600.0
@@ -73,7 +75,10 @@ def write_vllm_repository(preloaded_vllm: VllmInstall) -> Callable[..., Reposito
 def ready(server: TritonServer) -> Iterator[TritonServer]:
     """A started server once it is ready, until the end of the context."""
     try:
-        server.wait_ready(timeout_s=START_TIMEOUT_S)
+        try:
+            server.wait_ready(timeout_s=START_TIMEOUT_S)
+        except CommandError as exc:
+            pytest.fail(f"{exc}\n{stacks_of_children()}")
         yield server
     finally:
         server.stop()

@@ -17,8 +17,8 @@ from slipstream_tools.up.triton_server import TritonServer
 from slipstream_tools.up.vllm_environment import VllmInstall
 
 from tests.support.triton_client import TritonModel
+from tests.vllm.triton.conftest import START_TIMEOUT_S, ready
 
-START_TIMEOUT_S = 600.0
 ANSWERED_S = 15.0
 ENDLESS: dict[str, Any] = {"text_input": "a", "temperature": 0.0, "max_tokens": 1500, "stream": True}
 
@@ -65,12 +65,8 @@ async def own_triton(
     run_triton: Callable[[Path, Path], TritonServer],
 ) -> Any:
     """Its engine is started as a user's is."""
-    server = run_triton(write_vllm_repository(tmp_path, install=vllm_install).models, tmp_path)
-    try:
-        server.wait_ready(timeout_s=START_TIMEOUT_S)
+    with ready(run_triton(write_vllm_repository(tmp_path, install=vllm_install).models, tmp_path)) as server:
         yield server
-    finally:
-        server.stop()
 
 
 async def test_requests_fail_and_the_model_is_not_ready_when_the_engine_dies(own_triton: TritonServer) -> None:
