@@ -15,6 +15,7 @@ from tests.support.polling import soon
 from tests.support.triton_client import TritonModel
 from tests.vllm.triton.conftest import model_of, ready
 
+pytestmark = pytest.mark.slow  # a server of its own
 USER = [{"role": "user", "content": "status?"}]
 TEMPLATE = "{{ opening }}{% for message in messages %} {{ message.content }}{% endfor %}"
 OPENING = "Order 48213:"

@@ -69,6 +69,7 @@ async def own_triton(
         yield server
 
 
+@pytest.mark.slow  # a server of its own
 async def test_requests_fail_and_the_model_is_not_ready_when_the_engine_dies(own_triton: TritonServer) -> None:
     address = f"{own_triton.ports.host}:{own_triton.ports.grpc}"
     upstream = TritonUpstream(address, model="embedded", connect_timeout_s=5.0)
