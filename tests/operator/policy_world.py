@@ -160,8 +160,11 @@ class World:
         return plan
 
     def look_before_reading(self) -> None:
-        """A reconcile on the evidence so far, as the first one of an operator is."""
+        """A reconcile of an operator that has just started: on the stored evidence, which may be incomplete."""
+        before = self.was_read, self.opened
+        self.was_read, self.opened = False, self.now
         self._store(self.plan())
+        self.was_read, self.opened = before
 
     def _store(self, plan: PolicyPlan) -> None:
         spec = parse_resource(self.raw).item
