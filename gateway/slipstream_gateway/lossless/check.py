@@ -189,7 +189,7 @@ class Check:
 
         tasks = [asyncio.create_task(one(probe)) for probe in probes]
         try:
-            await asyncio.wait(tasks)
+            await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             for task in tasks:
                 task.cancel()

@@ -109,8 +109,8 @@ class QueriesOfDeath:
         except (SlipstreamError, TimeoutError):
             for seen in self._doubts[replica.name]:
                 self._saw(seen)
-        except Exception:  # the server may have been removed meanwhile, with its client
-            _log.debug("a server could not be probed: %s", replica.name, exc_info=True)
+        except Exception as exc:  # the server may have been removed meanwhile, with its client
+            _log.debug("a server could not be probed: %s: %s", replica.name, type(exc).__name__)
         finally:
             del self._doubts[replica.name], self._probes[replica.name]
 
