@@ -36,10 +36,11 @@ def configure(level: str, format: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-def tell(message: str) -> None:
-    """A line on stderr whatever the level is: where the process listens, or why it ends."""
+def tell(message: str, level: int = logging.INFO) -> None:
+    """A line on stderr, also below the log's level: where the process listens, or why it ends. `level` is that of the
+    line for collectors."""
     if format_in_use() == "json":
-        record = logging.LogRecord("slipstream", logging.INFO, "", 0, message, None, None)
+        record = logging.LogRecord("slipstream", level, "", 0, message, None, None)
         message = _JsonFormatter().format(record)
     print(message, file=sys.stderr, flush=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -164,7 +165,7 @@ def _fail(message: str, code: int, *, tail: str = "") -> int:
     """Prints every line of `message` as an error; `tail` is indented below."""
     lines = [f"slipstream: error: {line}" for line in message.splitlines()]
     lines += [f"    {line}" for line in tail.splitlines()]
-    logs.tell("\n".join(lines))
+    logs.tell("\n".join(lines), logging.ERROR)
     return code
 
 

@@ -77,7 +77,7 @@ def _exit_in_time(exc: Exception) -> threading.Timer:
     cancelled. Its own limit is longer, and gives no reason."""
 
     def end() -> None:
-        logs.tell(f"slipstream: error: the operator cannot continue: {exc or type(exc).__name__}")
+        logs.tell(f"slipstream: error: the operator cannot continue: {exc or type(exc).__name__}", logging.ERROR)
         os._exit(1)
 
     timer = threading.Timer(_EXIT_S, end)

@@ -252,7 +252,7 @@ def main(arguments: list[str]) -> int:
     try:
         store = CaptureStore.at(*place)
     except CommandError as exc:
-        logs.tell(f"error: {exc}")
+        logs.tell(f"error: {exc}", logging.ERROR)
         return exc.exit_code
     run(Writer(store, print_report), 0)
     return 0

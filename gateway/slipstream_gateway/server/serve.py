@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import os
 import signal
@@ -154,7 +155,7 @@ def _within_open_files(limits: Limits) -> Limits:
     if connections < wanted:
         effect = f"a worker keeps {connections} connections instead of {wanted}, and runs {fitting} requests at once"
         what = f"open files are limited to {allowed}: {effect}"
-        logs.tell(f"{what}. Raise the hard limit (ulimit -Hn).")
+        logs.tell(f"{what}. Raise the hard limit (ulimit -Hn).", logging.WARNING)
     return limits
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 
 from slipstream_core import logs
 from slipstream_core.errors import ManifestError
@@ -39,4 +40,4 @@ def _warn_of_storage(kills: KillFile) -> None:
         kills.check_storage()
     except ManifestError as exc:
         remedy = "a kill in the console acts, but ends with a restart (set --state-folder to a writable folder)"
-        logs.tell(f"slipstream: warning: {exc}; {remedy}")
+        logs.tell(f"slipstream: warning: {exc}; {remedy}", logging.WARNING)

@@ -196,7 +196,9 @@ def test_an_end_has_its_reason_in_the_log_for_collectors(tmp_path: Path) -> None
     manifest = tmp_path / "pair.yaml"
     manifest.write_text("kind: Nonsense\n")
     [line] = run_cli("gateway", "-f", str(manifest), "--log-format", "json").stderr.splitlines()
-    assert json.loads(line)["message"].startswith("slipstream: error: pair.yaml: document 1: kind")
+    told = json.loads(line)
+    assert told["level"] == "error"
+    assert told["message"].startswith("slipstream: error: pair.yaml: document 1: kind")
 
 
 def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
