@@ -3,7 +3,7 @@ network of the node. Names follow the core/v1 API of Kubernetes."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +12,7 @@ _ID_MAX = 2**31 - 1
 UserId = Annotated[int, Meta(ge=1, le=_ID_MAX)]
 GroupId = Annotated[int, Meta(ge=0, le=_ID_MAX)]
 
-_VOLUMES_WITHOUT_PRIVILEGES = frozenset(
+VOLUMES_WITHOUT_PRIVILEGES = frozenset(
     {
         *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image"),
         *("persistentVolumeClaim", "projected", "secret"),
@@ -44,17 +44,3 @@ class VolumeMount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Annotated[str, Meta(max_length=1024)] | None, Meta(description="Path within the volume. Default: its root.")
     ] = None
     read_only: Annotated[bool, Meta(description="Whether the servers cannot write to it.")] = False
-
-
-def privileges(serving: Any) -> tuple[str, ...]:
-    """The fields of a `Serving` that give its pods more than the operator's defaults do: another identity, rights
-    beyond the `restricted` Pod Security Standard, or the node's network."""
-    kinds = {kind for volume in serving.volumes for kind in volume if kind != "name"}
-    found = {
-        "serviceAccountName": serving.service_account_name,
-        "serviceAccountAnnotations": serving.service_account_annotations,
-        "capabilities": serving.capabilities,
-        "hostNetwork": serving.host_network,
-        "volumes": kinds - _VOLUMES_WITHOUT_PRIVILEGES,
-    }
-    return tuple(name for name, value in found.items() if value)

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from slipstream_core.manifest.autoscaling import Autoscaling
 from slipstream_core.manifest.inference_pool import InferencePool
-from slipstream_core.manifest.pods import PodSecurityContext, VolumeMount
+from slipstream_core.manifest.pods import VOLUMES_WITHOUT_PRIVILEGES, PodSecurityContext, VolumeMount
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
@@ -283,6 +283,20 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         int,
         Meta(ge=0, le=3600, description="Time that running answers may take to finish when a server is terminated."),
     ] = 120
+
+    @property
+    def privileges(self) -> tuple[str, ...]:
+        """The fields that give the pods more than the operator's defaults do: another identity, rights beyond the
+        `restricted` Pod Security Standard, or the node's network."""
+        kinds = {kind for volume in self.volumes for kind in volume if kind != "name"}
+        found = {
+            "serviceAccountName": self.service_account_name,
+            "serviceAccountAnnotations": self.service_account_annotations,
+            "capabilities": self.capabilities,
+            "hostNetwork": self.host_network,
+            "volumes": kinds - VOLUMES_WITHOUT_PRIVILEGES,
+        }
+        return tuple(name for name, value in found.items() if value)
 
     @property
     def scales_to_zero(self) -> bool:

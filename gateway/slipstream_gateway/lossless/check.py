@@ -175,28 +175,21 @@ class Check:
     async def _each(self, probes: Iterable[Probe], send: Callable[[Probe], Coroutine[Any, Any, _T]]) -> list[_T]:
         """After a failure no more probes are sent. Those that run are not cancelled: which of them broke the server is
         known when each has failed."""
-        failures: list[Exception] = []
+        failures: list[SlipstreamError] = []
 
-        async def one(probe: Probe) -> _T:
+        async def one(probe: Probe) -> list[_T]:
             async with self._places:
-                if failures:
-                    raise failures[0]
                 try:
-                    return await send(probe)
-                except Exception as exc:
+                    return [] if failures else [await send(probe)]
+                except SlipstreamError as exc:
                     failures.append(exc)
-                    raise
+                    return []
 
-        tasks = [asyncio.create_task(one(probe)) for probe in probes]
-        try:
-            await asyncio.gather(*tasks, return_exceptions=True)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(probe)) for probe in probes]
         if failures:
             raise failures[0]
-        return [task.result() for task in tasks]
+        return [answer for task in tasks for answer in task.result()]
 
     async def _ask(self, side: Side, probe: Probe) -> ProbeAnswer:
         """Raises `BreaksServers` in place of sending a probe that broke servers."""
