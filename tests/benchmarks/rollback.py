@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from slipstream_core.manifest.rollout import Analysis, Thresholds
-from slipstream_operator.rollout.analysis.metrics import MIN_ERROR_REQUESTS, Metric, Rule, rules_of
+from slipstream_operator.rollout.analysis.metrics import MIN_ERROR_REQUESTS, MIN_FAILURES, Metric, Rule, rules_of
 from slipstream_operator.rollout.analysis.paired import PairedTimes
-from slipstream_operator.rollout.analysis.record import MIN_FAILURES, MOST_FAIL
+from slipstream_operator.rollout.analysis.verdicts import MOST_FAIL
 
 from tests.benchmarks.harness import Option, Report, benchmark
 

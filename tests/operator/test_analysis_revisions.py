@@ -261,7 +261,7 @@ def test_equal_lengths_are_never_shown_to_differ() -> None:
         assert abs(change) < CANARY.max_length_change
 
 
-def test_answers_without_a_word_are_failures() -> None:
+def test_answers_without_tokens_are_failures() -> None:
     found = ledger()
     for number in range(300):
         record(found, answer(number, 0.1, canary=True, output_tokens=0), answer(number, 1.0, canary=False))

@@ -291,8 +291,8 @@ def test_a_class_whose_answers_are_not_checked_waits_and_goes_back_step_by_step(
     world.serve_and_look(10, seconds=1)
     condition = world.condition("AnalysisConclusive")
     assert (condition.status, condition.reason) == ("False", "ParityUnknown")
-    assert "answers are not decoded again and compared: were last at 2026" in condition.message
-    assert "10 were drawn in vain since" in condition.message
+    assert "no answer was compared with a plain one since 2026" in condition.message
+    assert "10 that were drawn for it were not decoded again" in condition.message
     assert world.of().phase is Phase.PROMOTED
     world.serve_and_look(60, seconds=600)
     assert (world.of().phase, world.of().step, world.of().share) == (Phase.PROGRESSING, 0, 0.1)
@@ -312,7 +312,18 @@ def test_a_class_without_checks_is_not_promoted_if_there_are_answers_to_check() 
         check(world, "missed", missed)
         world.serve_and_look(200, rounds=4)
     assert [world.of().phase for world in worlds] == [Phase.PROMOTED, Phase.PROGRESSING]
-    assert "parityLoss: answers are not decoded again and compared: never were" in worlds[1].of().message
+    assert "parityLoss: no answer was compared with a plain one; 10 that" in worlds[1].of().message
+
+
+def test_missed_checks_beside_others_that_take_place_are_no_lack() -> None:
+    """A busy service compares one answer in five seconds, and misses many between."""
+    world = World(raw_policy(thresholds={"parityLoss": 0.0}))
+    world.look()
+    check(world, "match")
+    check(world, "missed", 50)
+    world.serve_and_look(20)
+    assert world.condition("AnalysisConclusive").reason == "InsufficientSamples"
+    assert "parityLoss" not in world.condition("AnalysisConclusive").message
 
 
 def test_missed_checks_survive_a_restart() -> None:

@@ -184,7 +184,10 @@ class Parity:
 
     def _drop_stale(self, now_s: float) -> None:
         for candidate in list(self._queue):
-            if candidate.since_s < now_s - MAX_AGE_S or self._served_now(candidate) is None:
+            if self._served_now(candidate) is None:  # its comparison would mean nothing any more
+                self._queue.remove(candidate)
+                self._drop(candidate.key, "stale")
+            elif candidate.since_s < now_s - MAX_AGE_S:
                 self._remove(candidate, "stale")
 
     def _startable(self, now_s: float) -> tuple[Candidate, Replica] | None:

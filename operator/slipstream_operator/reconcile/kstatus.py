@@ -16,8 +16,8 @@ _STUCK = frozenset({Reason.DEADLINE_EXCEEDED, Reason.CHILDREN_REJECTED, Reason.K
 
 
 def set_kstatus(conditions: Conditions, *, rolls_out: bool) -> None:
-    """Sets both from the conditions that are set already. `rolls_out`: `Progressing` tells of the object's own servers,
-    as a pair's does; a policy's classes advance for as long as there is traffic."""
+    """Sets both from the conditions that are set already. `rolls_out`: the condition `Progressing` is about servers, as
+    a pair's is. That of a policy is about its classes, which advance for as long as there is traffic."""
     found = {condition.type: condition for condition in conditions.all}
     stalled = _stalled(found[ConditionType.ACCEPTED], found[ConditionType.RESOLVED_REFS])
     progressing, reconciling = found[ConditionType.PROGRESSING], None

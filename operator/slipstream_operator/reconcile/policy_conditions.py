@@ -74,8 +74,8 @@ def waiting_for(state: ClassState, facts: ClassFacts, situation: Situation) -> l
 
 
 def _pace(counts: Sequence[tuple[int, int]], since: datetime, now: datetime) -> str:
-    """How long the missing answers take at the rate `since` the step began; only that time if some of them have not
-    come at all. `counts` are (seen, required). Empty if no answers are missing."""
+    """How long the missing answers take at their rate since the step began, at `since`. Where some of them have not
+    come at all there is no rate, and the text has `since`. `counts` are (seen, required). Empty if none is missing."""
     missing = [(seen, required) for seen, required in counts if seen < required]
     passed_s = (now - since).total_seconds()
     if not missing or passed_s <= 0.0:

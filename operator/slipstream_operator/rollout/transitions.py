@@ -287,7 +287,7 @@ def _long_unchecked(state: ClassState, facts: ClassFacts, situation: Situation) 
 
 def _stepped_back(state: ClassState, guard: GuardFacts, situation: Situation) -> ClassState:
     after = _entered(state, Phase.PROGRESSING, max(state.step - 1, 0), situation)
-    message = f"{unchecked_words(guard)}: a step back until they are"
+    message = f"{unchecked_words(guard)}: the class goes back a step until answers are compared"
     return decided(state, after, "ParityUnknown", message, NO_NUMBERS._replace(metric=guard.metric.value))
 
 

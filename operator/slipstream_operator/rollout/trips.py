@@ -158,10 +158,10 @@ def words(guard: GuardFacts) -> str:
 
 def unchecked_words(parity: GuardFacts) -> str:
     """What is known of the checks of answers where they do not take place."""
-    last = "never were"
-    if parity.checked_s is not None:
-        last = f"were last at {rfc3339(datetime.fromtimestamp(parity.checked_s, UTC))}"
-    return f"answers are not decoded again and compared: {last}, and {parity.missed} were drawn in vain since"
+    since = "" if parity.checked_s is None else f" since {rfc3339(datetime.fromtimestamp(parity.checked_s, UTC))}"
+    return (
+        f"no answer was compared with a plain one{since}; {parity.missed} that were drawn for it were not decoded again"
+    )
 
 
 def _of_control(guard: GuardFacts) -> str:

@@ -342,7 +342,7 @@ async def test_full_queue_drops_its_oldest(pair: Make) -> None:
     assert [request["messages"][0]["content"] for request in plain.requests] == ["tokens=2", "tokens=3"]
 
 
-async def test_guards_hear_of_answers_that_were_drawn_in_vain(pair: Make) -> None:
+async def test_guards_get_a_record_of_drawn_answers_that_are_not_compared(pair: Make) -> None:
     bench, _, _ = pair(max_queued=1)
     guards = Guards()
     bench.plain.acquire(0, 0.0)

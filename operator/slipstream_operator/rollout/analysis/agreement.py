@@ -22,7 +22,7 @@ from slipstream_operator.rollout.analysis.facts import (
     LossFacts,
     Verdict,
 )
-from slipstream_operator.rollout.analysis.record import MOST_FAIL
+from slipstream_operator.rollout.analysis.verdicts import MOST_FAIL
 
 _FEWEST_FAILURES = 3
 HEARD, HEARD_SHARE = 20, 0.05

@@ -80,7 +80,7 @@ class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
     numbers of answers behind it, and `seen` is that of the arm with fewer answers.
 
     For parity, `missed` counts the checks that did not take place since the last one, which was at `checked_s` (seconds
-    since 1970); None: there was none.
+    since 1970); None: there was none. `is_unchecked`: many were missed, and the last one is no evidence any more.
     """
 
     metric: Metric
@@ -97,11 +97,7 @@ class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
     control_observed: float | None = None
     missed: int = 0
     checked_s: float | None = None
-
-    @property
-    def is_unchecked(self) -> bool:
-        """Whether checks of answers do not take place: with fewer missed ones, that is chance."""
-        return self.missed >= MISSED
+    is_unchecked: bool = False
 
 
 class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,9 +23,9 @@ class Kind(Enum):
 
     `ANSWER`: an answer of the speculative arm or of the control, for the comparison. `OTHER_ANSWER`: an answer of the
     speculative arm for another reason, such as exploration or a client's wish. `FAILURE`: a failure of the speculative
-    arm. `CONTROL_FAILURE`: a failure of the control. `PARITY`: a parity check of an answer,
-    `PARITY_MISSED` one that did not take place. `DECLINED`: a plain answer,
-    because speculation would not pay. `HEARD`: proves only that the class has traffic.
+    arm. `CONTROL_FAILURE`: a failure of the control. `PARITY`: a parity check of an answer. `PARITY_MISSED`: one that
+    did not take place. `DECLINED`: a plain answer, because speculation would not pay. `HEARD`: proves only that the
+    class has traffic.
     """
 
     ANSWER = 1

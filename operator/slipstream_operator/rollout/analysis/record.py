@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from slipstream_core.manifest.status import Phase
@@ -11,9 +11,9 @@ from slipstream_core.observation import Observation, ParityResult, cost_of
 from slipstream_core.types import Arm, Reason
 
 from slipstream_operator.rollout.analysis.facts import (
+    MISSED,
     ClassFacts,
     ClassMemory,
-    ErrorFacts,
     GainFacts,
     GuardFacts,
     LossFacts,
@@ -22,29 +22,20 @@ from slipstream_operator.rollout.analysis.facts import (
 from slipstream_operator.rollout.analysis.guard import Guard
 from slipstream_operator.rollout.analysis.metrics import (
     COMPARED,
-    MIN_ERROR_REQUESTS,
-    MIN_FAILURES,
-    SHARED_AT,
-    Comparison,
     Metric,
     Rule,
     Terms,
 )
 from slipstream_operator.rollout.analysis.outcomes import Kind
 from slipstream_operator.rollout.analysis.paired import PairedTimes
-from slipstream_operator.rollout.analysis.window import Recent, Window, bin_of
+from slipstream_operator.rollout.analysis.verdicts import blamed, control_needed, error_facts, loss
+from slipstream_operator.rollout.analysis.window import Window, bin_of
 from slipstream_operator.status.conditions import read_time
 
-MOST_FAIL = 0.5
-"""A rollback needs no guard if at least `MIN_FAILURES` requests, and this share of the window's requests, failed."""
 HARDLY = 0.9
 """A class hardly speculates, in any phase, if gateways decide plain for this share of its answers."""
 NOT_APPLICABLE_AFTER = 3
 """A guard does not apply after this many times `minSamples` answers, none of which the guard can judge."""
-MIN_CONTROL_FAILURES = 2
-"""The control fails like the speculative arm if this many of its requests, and a share of `MOST_FAIL`, failed."""
-DOUBT_AT = math.log(10.0)
-"""With this evidence of a loss or more, the share of the control is raised. A rollback needs more evidence."""
 _UNCHECKED = {Verdict.PASS: Verdict.OUTDATED, Verdict.NOT_APPLICABLE: Verdict.NO_DATA}
 """The verdict on parity where checks do not take place."""
 _OVER = {Phase.ROLLED_BACK, Phase.DISABLED}
@@ -153,15 +144,15 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         return ClassFacts(
             memory=self.memory,
             guards=guards,
-            errors=_error_facts(speculative, control, terms.error_rate),
+            errors=error_facts(speculative, control, terms.error_rate),
             gain=gain,
-            loss=_loss(self.times, terms, threshold=terms.margin, allowed=0.0),
+            loss=loss(self.times, terms, threshold=terms.margin, allowed=0.0),
             ttft_loss=self._ttft_loss(terms),
             speculative=speculative.figures,
             control=control.figures,
             decided_plain=_share(declined, others),
             hardly_speculates=declined >= max(terms.min_samples, HARDLY * (declined + others)),
-            control_needed=_control_needed(gain, guards, max(times.doubt for times in self._comparisons())),
+            control_needed=control_needed(gain, guards, max(times.doubt for times in self._comparisons())),
             explorations=self.explorations,
             last_outcome_s=self.last_outcome_s,
             e2e=speculative.e2e,
@@ -212,7 +203,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     def _ttft_loss(self, terms: Terms) -> LossFacts | None:
         if terms.ttft_increase is None or self.first_tokens is None:
             return None
-        return _loss(self.first_tokens, terms, threshold=0.0, allowed=terms.ttft_increase)
+        return loss(self.first_tokens, terms, threshold=0.0, allowed=terms.ttft_increase)
 
     def _compare(self, metric: Metric, x: float) -> None:
         if guard := self.guards.get(metric):
@@ -285,10 +276,15 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     def _as_checked(self, parity: GuardFacts, terms: Terms, now_s: float) -> GuardFacts:
         """The parity guard, which does not pass on old evidence, nor for want of any, where checks do not take
         place."""
-        parity = msgspec.structs.replace(parity, missed=self.missed, checked_s=self.checked_s)
         is_late = self.checked_s is None or now_s - self.checked_s >= terms.window_seconds
-        verdict = _UNCHECKED.get(parity.verdict) if parity.is_unchecked and is_late else None
-        return parity if verdict is None else msgspec.structs.replace(parity, verdict=verdict)
+        is_unchecked = is_late and self.missed >= MISSED
+        return msgspec.structs.replace(
+            parity,
+            missed=self.missed,
+            checked_s=self.checked_s,
+            is_unchecked=is_unchecked,
+            verdict=_UNCHECKED.get(parity.verdict, parity.verdict) if is_unchecked else parity.verdict,
+        )
 
     def _verdict(self, guard: Guard, rule: Rule, terms: Terms) -> Verdict:
         if guard.alarm:
@@ -321,30 +317,6 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         )
 
 
-def _loss(times: PairedTimes, terms: Terms, *, threshold: float, allowed: float) -> LossFacts | None:
-    """The loss beyond `threshold`; the control's times were raised by the share `allowed`."""
-    found = times.found_loss(terms.alarm_at, margin=threshold)
-    if found is None:
-        return None
-    return LossFacts(
-        change=(1.0 + found.change(found.difference)) * (1.0 + allowed) - 1.0,
-        threshold=(1.0 + threshold) * (1.0 + allowed) - 1.0,
-        speculative=found.speculative,
-        control=found.control,
-    )
-
-
-def _control_needed(gain: GainFacts, guards: Iterable[GuardFacts], doubt: float) -> bool | None:
-    """Whether more control answers are needed. None between the two bounds, so that random variation does not change
-    the share back and forth."""
-    verdicts = {guard.verdict for guard in guards}
-    shown = gain.verdict is not Verdict.NO_DATA and gain.change is not None and gain.change <= gain.threshold
-    if not shown or Verdict.UNCLEAR in verdicts or doubt >= DOUBT_AT:
-        return True
-    clear = gain.verdict is Verdict.PASS and Verdict.SHARED not in verdicts and doubt <= 0.0
-    return False if clear else None
-
-
 def _share(declined: int, others: int) -> float | None:
     """The share of answers for which speculation would not have paid. It is rounded to whole percents, since each
     change causes a write of the status."""
@@ -360,40 +332,10 @@ def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
             yield Metric.TTFT, float(seen.ttft_s > rule.threshold)
 
 
-def blamed(guard: Guard, limit: float, comparison: Comparison) -> Verdict:
-    """The verdict on a broken limit: FAIL if speculation is the cause, SHARED if the servers are, else UNCLEAR."""
-    alone_after = comparison.alone_after
-    if alone_after is not None and not guard.control_total and guard.run_total >= alone_after:
-        return Verdict.FAIL
-    blame = guard.blame(limit)
-    if blame >= comparison.blame_at:
-        return Verdict.FAIL
-    return Verdict.SHARED if blame <= SHARED_AT else Verdict.UNCLEAR
-
-
 def seconds_of(time: str) -> float:
     """An RFC 3339 time that this operator wrote, in seconds since 1970; 0 if there is none."""
     moment = read_time(time)
     return moment.timestamp() if moment is not None else 0.0
-
-
-def _error_facts(speculative: Recent, control: Recent, limit: float) -> ErrorFacts:
-    failures, requests = speculative.failures, speculative.requests
-    if requests < MIN_ERROR_REQUESTS:
-        verdict = Verdict.NO_DATA
-    elif failures < MIN_FAILURES or failures < MOST_FAIL * requests or failures <= limit * requests:
-        verdict = Verdict.PASS
-    else:
-        shared = control.failures >= max(MIN_CONTROL_FAILURES, MOST_FAIL * control.requests)
-        verdict = Verdict.SHARED if shared and limit > 0.0 else Verdict.FAIL
-    return ErrorFacts(
-        verdict=verdict,
-        failures=failures,
-        requests=requests,
-        limit=limit,
-        control_failures=control.failures,
-        control_requests=control.requests,
-    )
 
 
 def _figures(window: Window, seen: Observation, time_s: float) -> None:

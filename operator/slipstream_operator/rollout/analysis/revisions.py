@@ -22,7 +22,8 @@ from slipstream_operator.rollout.analysis.means import boundary
 from slipstream_operator.rollout.analysis.metrics import Metric, rules_of
 from slipstream_operator.rollout.analysis.outcomes import is_failure, kind_of
 from slipstream_operator.rollout.analysis.paired import FEWEST_BLOCKS, Blocks, PairedTimes
-from slipstream_operator.rollout.analysis.record import NOT_APPLICABLE_AFTER, blamed
+from slipstream_operator.rollout.analysis.record import NOT_APPLICABLE_AFTER
+from slipstream_operator.rollout.analysis.verdicts import blamed
 
 _ANALYSIS = Analysis()
 FEWEST_REPLAYS = 10
@@ -98,7 +99,7 @@ class RevisionLedger:
             elif seen.canary:
                 self._bet(Metric.PARITY, float(seen.parity == ParityResult.MISMATCH))
         elif seen.status == "ok":
-            self._count(seen, float(is_empty))  # a revision without a word answers nothing
+            self._count(seen, float(is_empty))  # else a revision that answers nothing would be fast
             if not is_empty:
                 self._time(seen, now_s)
                 self._measure(seen)
