@@ -9,8 +9,8 @@
 # repository whose config.pbtxt has your checkpoint folders in the parameters `target` and `draft`. In a cluster the
 # operator does that.
 #
-# The model `slipstream_vllm` needs vLLM 0.32.0 and the plugin in a separate environment, which this image does not
-# have; docs/howto/vllm-triton.md has a Dockerfile for it.
+# vLLM inside Triton needs vLLM 0.32.0 and the plugin in a separate environment, which this image does not have;
+# docs/howto/vllm-triton.md has a Dockerfile for it.
 ARG TRITON_IMAGE=nvidia/tritonserver:25.05-py3
 
 FROM ${TRITON_IMAGE} AS build

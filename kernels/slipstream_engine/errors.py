@@ -3,9 +3,9 @@
 EngineError
 ├── CheckpointError          a checkpoint folder cannot be loaded; the message names the file and the problem
 │   └── DraftMismatchError   the draft's tokenizer differs from the target's
-├── RequestError             a request that can never succeed; `code` is stable and machine-readable
+├── RequestError             a request that can never succeed
 ├── OverloadedError          the waiting queue is full; retry later
-└── EngineFailedError        the engine has ended and answers no more requests
+└── ClosedError              the engine is shutting down
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ class DraftMismatchError(CheckpointError):
 
 
 class RequestError(EngineError):
-    """A request that this engine can never serve. `code` is one of `invalid_request`,
-    `context_length_exceeded`. `param` is the field of the request that is wrong, None if that is the prompt."""
+    """A request that this engine can never serve. `param` is the field of the request that is wrong, None if that is
+    the prompt: its token at `token`, or all of it, and the one with the index `prompt` if the request has several.
+    `code` is OpenAI's name of the problem."""
 
-    def __init__(self, message: str, *, code: str = "invalid_request", param: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str = "invalid_value", token: int | None = None
+    ) -> None:
         super().__init__(message)
-        self.code = code
         self.param = param
+        self.code = code
+        self.token = token
+        self.prompt: int | None = None
 
 
 class OverloadedError(EngineError):
     """The engine's waiting queue is full."""
 
-    code = "overloaded"
 
-
-class EngineFailedError(EngineError):
-    """The engine has ended; every request fails until a restart."""
-
-    code = "internal"
+class ClosedError(EngineError):
+    """The engine is shutting down, and answers no more requests."""

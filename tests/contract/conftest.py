@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
-from slipstream_tools.up.vllm_environment import NICE, VllmInstall
+from slipstream_tools.up.vllm_environment import VllmInstall
 from slipstream_tools.up.vllm_install import install_vllm
 
 from tests.contract.engine_client import TIMEOUT_S, Engine
 from tests.contract.pipe_server import EMBEDDED, MODEL, piped, vllm_parameters
-from tests.contract.pipe_transport import PipeTransport
 from tests.support.gateway_process import wait_live
+from tests.support.pipe_transport import PipeTransport
 from tests.support.polling import PATIENCE_S
 from tests.support.ports import lasting_ports
 from tests.support.preloaded_python import PreloadedPython
@@ -81,7 +81,7 @@ def embedded_in_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 @pytest.fixture(scope="session")
 def vllm_in_triton(tmp_path_factory: pytest.TempPathFactory, preloaded: VllmInstall) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("piped")
-    with piped(folder, vllm_parameters(preloaded, folder), nice=NICE) as address:
+    with piped(folder, vllm_parameters(preloaded, folder)) as address:
         yield _TRITON + address
 
 

@@ -9,25 +9,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from slipstream_core.manifest.triton_model import EMBEDDED_THREADS, render_config, template_repository
+from slipstream_core.manifest.triton_model import (
+    APPLICATION,
+    EMBEDDED_THREADS,
+    VLLM_APPLICATION,
+    render_config,
+    template_model,
+)
 from slipstream_core.manifest.vllm_command import Speculation
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 from slipstream_tools.up.triton_vllm import ENVIRONMENT_PARAMETER, write_stub_environment
-from slipstream_tools.up.vllm_environment import VllmInstall
+from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 from slipstream_tools.up.vllm_server import VllmLaunch
 
 from tests.support.ports import lasting_ports
 
 MODEL = "slipstream-embedded"
 EMBEDDED = {
-    "application": "slipstream_engine.openai.hosted:application",
+    APPLICATION: "slipstream_engine.openai.hosted:application",
     "target": "embedded:target",
     "draft": "embedded:draft",
     "draft_kind": "model",
     "threads": str(EMBEDDED_THREADS),
 }
-_TEMPLATE = "slipstream_pipe"
 _START_TIMEOUT_S = 600.0
 
 
@@ -40,17 +45,18 @@ def vllm_parameters(install: VllmInstall, folder: Path) -> dict[str, str]:
         threads=EMBEDDED_THREADS,
     )
     return {
-        "application": "slipstream_engine.vllm_engine.hosted:application",
+        APPLICATION: VLLM_APPLICATION,
         "vllm_args": shlex.join(launch.arguments()),
+        "nice": str(NICE),
         ENVIRONMENT_PARAMETER: str(write_stub_environment(install, folder / "stub")),
     }
 
 
 @contextmanager
-def piped(folder: Path, parameters: Mapping[str, str], *, nice: int = 0) -> Iterator[str]:
+def piped(folder: Path, parameters: Mapping[str, str]) -> Iterator[str]:
     """The gRPC address of a Triton whose model `MODEL` runs the application of `parameters`."""
     model = folder / "models" / MODEL
-    template = template_repository() / _TEMPLATE
+    template = template_model()
     shutil.copytree(template, model, ignore=shutil.ignore_patterns("__pycache__"))
     config = render_config((template / "config.pbtxt").read_text(encoding="utf-8"), MODEL, parameters)
     (model / "config.pbtxt").write_text(config, encoding="utf-8")
@@ -58,7 +64,7 @@ def piped(folder: Path, parameters: Mapping[str, str], *, nice: int = 0) -> Iter
     with pytest.MonkeyPatch.context() as environment:
         environment.delenv("PYTHONPATH", raising=False)  # the tests' modules are not for the processes of engines
         ports = TritonPorts(grpc=grpc, http=http, metrics=metrics)
-        server = TritonServer(model_repository=model.parent, run_dir=folder, ports=ports, nice=nice)
+        server = TritonServer(model_repository=model.parent, run_dir=folder, ports=ports)
     try:
         server.wait_ready(timeout_s=_START_TIMEOUT_S)
         yield f"{ports.host}:{ports.grpc}"

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from slipstream_engine.contract.types import Chunk, FinishReason, SamplingParams
 from slipstream_engine.drafts.pool import DraftPool
 from slipstream_engine.drafts.sources import DraftRow, DraftSource, ModelDrafts, PromptLookup
-from slipstream_engine.errors import CheckpointError, DraftMismatchError, OverloadedError, RequestError
+from slipstream_engine.errors import CheckpointError, ClosedError, DraftMismatchError, OverloadedError, RequestError
 from slipstream_engine.model.model import Model
 from slipstream_engine.serving.loading import load_engine
 from slipstream_engine.serving.service import EngineService
@@ -117,8 +118,7 @@ def test_counts_add_up(make_engine: Make, drain: Drain) -> None:
     # the prompt's last position gives one token, every step its accepted drafts and one of the target's own
     assert counts.output_tokens == 1 + counts.steps + counts.accepted
     assert 0 < counts.accepted <= counts.drafted <= 4 * counts.steps
-    assert len(counts.rejected_at) == 4
-    assert sum(counts.rejected_at) <= counts.steps
+    assert (sum(counts.drafted_by_step), sum(counts.accepted_by_step)) == (counts.drafted, counts.accepted)
     drafted = [chunk.counts.drafted for chunk in row]
     assert drafted == sorted(drafted)
 
@@ -175,34 +175,29 @@ def test_a_reused_request_id_brings_its_own_sampling(make_engine: Make, drain: D
 
 
 @pytest.mark.parametrize(
-    ("changes", "message", "code"),
+    ("changes", "message"),
     [
-        ({"prompt_ids": ()}, "the prompt is empty", "invalid_request"),
-        ({"prompt_ids": tuple(range(160))}, "160 tokens.*160 tokens", "context_length_exceeded"),
-        ({"prompt_ids": (1, 300)}, "token id 300 is outside the vocabulary of 257", "invalid_request"),
-        ({"prompt_ids": (1, -4)}, "token id -4", "invalid_request"),
-        ({"max_tokens": 0}, "max_tokens is 0", "invalid_request"),
-        ({"max_tokens": 2, "resume_ids": (5, 6)}, "already hold 2 tokens", "invalid_request"),
-        ({"stop": ("",)}, "stop", "invalid_request"),
-        ({"stop": ("x",), "resume_ids": (ord("x") - ord("!"),)}, "already hold a stop string", "invalid_request"),
-        ({"resume_ids": (5, 256)}, "EOS", "invalid_request"),
-        (
-            {"sampling": SamplingParams(temperature=-1.0)},
-            "temperature must be between 0 and 1e.06, got -1.0",
-            "invalid_request",
-        ),
-        ({"sampling": SamplingParams(temperature=float("nan"))}, "temperature", "invalid_request"),
-        ({"sampling": SamplingParams(top_p=1.5)}, "top_p must be between 0 and 1, got 1.5", "invalid_request"),
-        ({"sampling": SamplingParams(top_k=-2)}, "top_k must not be negative, got -2", "invalid_request"),
-        ({"draft_tokens": -1}, "draft_tokens must not be negative, got -1", "invalid_request"),
+        ({"prompt_ids": ()}, "expected at least one token, got none"),
+        ({"prompt_ids": tuple(range(160))}, "160 tokens.*160 tokens"),
+        ({"prompt_ids": (1, 300)}, "expected one of the model's 257 token ids, got 300"),
+        ({"prompt_ids": (1, -4)}, "got -4"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": 2, "resume_ids": (5, 6)}, "already hold 2 tokens"),
+        ({"stop": ("",)}, "stop"),
+        ({"stop": ("x",), "resume_ids": (ord("x") - ord("!"),)}, "already hold a stop string"),
+        ({"resume_ids": (5, 256)}, "EOS"),
+        ({"sampling": SamplingParams(temperature=-1.0)}, "temperature must be between 0 and 1e.06, got -1.0"),
+        ({"sampling": SamplingParams(temperature=float("nan"))}, "temperature"),
+        ({"sampling": SamplingParams(top_p=1.5)}, "top_p must be between 0 and 1, got 1.5"),
+        ({"sampling": SamplingParams(top_k=-2)}, "top_k must not be negative, got -2"),
+        ({"draft_tokens": -1}, "draft_tokens must not be negative, got -1"),
     ],
 )
 def test_impossible_request_is_refused_with_its_numbers(
-    make_engine: Make, changes: dict[str, object], message: str, code: str
+    make_engine: Make, changes: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(RequestError, match=message) as caught:
+    with pytest.raises(RequestError, match=message):
         make_engine("close").add(_request(**changes))
-    assert caught.value.code == code
 
 
 def test_draft_with_another_tokenizer_is_refused_at_load(pair_folder: Path, tmp_path: Path) -> None:
@@ -305,7 +300,7 @@ def test_closing_ends_what_runs_as_cancelled(make_engine: Make) -> None:
     service.submit(_request(max_tokens=100), put_and_close)
     assert _finish(chunks).finish_reason is FinishReason.CANCELLED
     closer.join(30)
-    with pytest.raises(OverloadedError, match="shutting down"):
+    with pytest.raises(ClosedError, match="shutting down"):
         service.submit(_request("late"), chunks.put)
 
 
@@ -368,19 +363,15 @@ def test_a_failing_step_ends_its_requests_and_the_next_ones_are_served(
         service.close()
 
 
-def test_rejections_are_counted_where_they_happened(make_engine: Make, drain: Drain) -> None:
-    """With max_tokens out of reach every step either accepts all drafts or rejects one at a known place."""
+def test_drafts_are_counted_step_by_step(make_engine: Make, drain: Drain) -> None:
     row = drain(make_engine("close"), [_request(draft_tokens=3, max_tokens=80)])["a"]
-    expected = [0, 0, 0]
-    before = row[0].counts
-    for chunk in row[1:]:
-        drafted = chunk.counts.drafted - before.drafted
-        accepted = chunk.counts.accepted - before.accepted
-        if accepted < drafted:
-            expected[accepted] += 1
-        before = chunk.counts
-    assert list(row[-1].counts.rejected_at) == expected
-    assert sum(expected[1:]) > 0, "no draft was rejected after the first place: the test shows nothing"
+    totals = [(chunk.counts.drafted, chunk.counts.accepted) for chunk in row]
+    steps = [(drafted - before[0], accepted - before[1]) for before, (drafted, accepted) in pairwise(totals)]
+    counts = row[-1].counts
+    assert list(zip(counts.drafted_by_step, counts.accepted_by_step, strict=True)) == [
+        (drafted, accepted) for drafted, accepted in steps if drafted
+    ]
+    assert any(0 < accepted < drafted for drafted, accepted in steps), "the test shows nothing"
 
 
 def test_accepted_tokens_after_a_stop_string_are_not_counted(make_engine: Make, drain: Drain) -> None:

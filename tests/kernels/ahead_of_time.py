@@ -159,7 +159,6 @@ def variants() -> dict[str, Launch]:
         "plain, 64 requests, float16": prepare_step(torch.float16, 64, row_start=start, vocabulary=128_256),
         "plain, filters": prepare_step(half, 64, row_start=start, filters=True),
         "float32, filters": prepare_step(torch.float32, 64, row_start=start, filters=True),
-        "margins": prepare_step(half, 64, row_start=start, margins=True),
         "bias": prepare_step(half, 64, row_start=start, adjustments=biased),
         "mask": prepare_step(half, 64, row_start=start, adjustments=masked),
         "penalties, filters": prepare_step(half, 64, row_start=start, adjustments=penalised, filters=True),

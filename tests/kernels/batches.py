@@ -60,10 +60,9 @@ class Request:
 
 
 class Answer(NamedTuple):
-    """What one request got; None for a request that failed. The lists are as long as each other."""
+    """The answer to one request; None for a request that failed."""
 
     tokens: list[int]
-    margins: list[float] | None
 
 
 def make_request(
@@ -115,17 +114,12 @@ def verify_batch(
 
 def answers(result: Verification) -> list[Answer | None]:
     """The answer of each request, after checking the tensors against each other."""
-    token_ids, accepted, lengths, margins = (None if tensor is None else tensor.cpu() for tensor in result)
+    token_ids, accepted, lengths = (tensor.cpu() for tensor in result)
     assert torch.equal(lengths, accepted + 1)
     used = torch.arange(token_ids.size(1)) < lengths[:, None]
     assert torch.equal(used, token_ids >= 0)
     assert bool((token_ids[~used] == -1).all())
-    assert margins is None or torch.equal(margins.isnan(), ~used)
-    found: list[Answer | None] = []
-    for i, length in enumerate(lengths.tolist()):
-        columns = [None if c is None else c[i, :length].tolist() for c in (token_ids, margins)]
-        found.append(Answer(*columns) if length else None)
-    return found
+    return [Answer(token_ids[i, :length].tolist()) if length else None for i, length in enumerate(lengths.tolist())]
 
 
 def sampling_of(requests: Sequence[Request], device: str) -> SamplingBatch:

@@ -100,7 +100,7 @@ def test_what_is_off_changes_nothing(verify_backend, device):
         allowed=[None] * 4,
         device=device,
     )
-    plain = verify_batch(verify_backend, [request], device=device, margins=True)
+    plain = verify_batch(verify_backend, [request], device=device)
     arguments = (request.logits, torch.tensor([request.drafts]), torch.tensor([3]))
     sampled = verify_backend(
         *(tensor.to(device) for tensor in arguments),

@@ -53,14 +53,14 @@ batches = sampled_batches(vocabulary=VOCABULARY, temperatures=TEMPERATURES)
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(batches, st.integers(0, 2))
 def test_the_reference_emits_what_the_rule_emits(requests, gap):
-    checked("reference", requests, gap=gap, margins=True)
+    checked("reference", requests, gap=gap)
 
 
 @settings(derandomize=True, deadline=None, max_examples=EXAMPLES, phases=(Phase.explicit, Phase.generate))
 @given(requests=batches, gap=st.integers(0, 1), extra=st.integers(0, 1))
 def test_the_kernel_emits_what_the_rule_emits(requests, gap, extra):
     drafted = max(len(request.drafts) for request in requests) + extra
-    checked("kernel", requests, gap=gap, drafted=drafted, margins=True)
+    checked("kernel", requests, gap=gap, drafted=drafted)
 
 
 @pytest.mark.parametrize("backend", ["reference", "kernel"])

@@ -28,7 +28,7 @@ def scans(compiled: dict[str, dict[str, int]]) -> list[tuple[str, dict[str, int]
 def test_every_variant_compiles_for_every_generation(compiled: dict[str, dict[str, int]]) -> None:
     generations = {name.rsplit(" ", 1)[1] for name in compiled}
     assert generations >= {"sm_80", "sm_90", "sm_100"}
-    assert len(compiled) >= 15
+    assert len(compiled) >= 14
 
 
 def test_no_tile_is_spilled_where_logits_are_read_as_they_are(compiled: dict[str, dict[str, int]]) -> None:

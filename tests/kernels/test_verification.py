@@ -66,21 +66,9 @@ def test_inputs_are_never_written_and_outputs_are_not_parts_of_them(verify_backe
     inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
     before = {name: tensor.clone() for name, tensor in inputs.items()}
     sampling = SamplingBatch.of([temperature] * 4, [0.9] * 4, [3] * 4, range(4), device, min_p=[0.01] * 4)
-    for output in verify_backend(**inputs, sampling=sampling, margins=True):
+    for output in verify_backend(**inputs, sampling=sampling):
         output.fill_(-7)
     assert all(torch.equal(tensor, before[name]) for name, tensor in inputs.items())
-
-
-def test_margins_come_only_where_asked(verify_backend, device):
-    request = make_request(1, vocabulary=20, drafts=2)
-    logits, ids = request.logits.to(device), torch.tensor([request.drafts], device=device)
-    one = torch.tensor([2], device=device)
-    sampling = SamplingBatch.of([1.0], [1.0], [0], [1], device)
-    plain = verify_backend(logits, ids, one, sampling, one)
-    assert plain.margins is None
-    asked = verify_backend(logits, ids, one, sampling, one, margins=True)
-    assert torch.equal(asked.token_ids, plain.token_ids)
-    assert asked.margins.shape == (1, 3)
 
 
 def test_views_with_contiguous_rows_are_read_where_they_lie(verify_backend, device):
@@ -151,10 +139,9 @@ def test_all_equal_logits(verify_backend, device, temperature):
         requests = [make_request(i, vocabulary=50, drafts=2) for i in range(3)]
         rules = Rules(temperature=temperature, **chosen)
         flat = [replace(r, logits=torch.full_like(r.logits, 3.25), rules=rules) for r in requests]
-        answers = checked(verify_backend, device, flat, margins=True)
+        answers = checked(verify_backend, device, flat)
         if not temperature:
             assert {token for answer in answers for token in answer.tokens} == {0}
-        assert {gap for answer in answers for gap in answer.margins} == {0.0}
 
 
 # --- probabilities at the edge -------------------------------------------------------------------------------
@@ -225,7 +212,7 @@ def broken_requests(value: float, rules: Rules):
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 def test_a_broken_row_fails_its_request_if_it_has_to_be_read_and_nobody_else(verify_backend, device, value, rules):
     requests = broken_requests(value, rules)
-    answers = checked(verify_backend, device, requests, margins=True)
+    answers = checked(verify_backend, device, requests)
     assert answers[0] is None
     healthy = [request for i, request in enumerate(requests) if i % 2]
     alone = verify_batch(verify_backend, healthy, device=device)

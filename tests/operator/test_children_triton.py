@@ -32,6 +32,7 @@ from tritonclient.grpc import InferInput
 from tritonclient.utils import InferenceServerException
 
 from tests.operator.pair_objects import EMBEDDED_SPEC, JSON, children, live_deployment, pair_object, pod, template
+from tests.support.pipe_transport import PipeTransport, piped
 from tests.support.polling import PATIENCE_S, eventually, soon
 
 START_TIMEOUT_S = 90.0
@@ -123,10 +124,12 @@ class Pod:
     def has_metrics(self) -> bool:
         return "slipstream" in httpx.get(f"http://{self.host}:{self.metrics}/metrics", timeout=2.0).text
 
-    def generate(self, model: str, **inputs: Any) -> JSON:
-        """One whole answer over HTTP."""
-        url = f"http://{self.host}:{self.http}/v2/models/{model}/generate"
-        answer: JSON = httpx.post(url, json=inputs, timeout=60.0).raise_for_status().json()
+    async def complete(self, **body: Any) -> JSON:
+        """One whole text completion."""
+        transport = PipeTransport(f"{self.host}:{self.grpc}", "acme")
+        async with httpx.AsyncClient(base_url="http://triton", transport=transport, timeout=60.0) as http:
+            response = await http.post("/v1/completions", json=body)
+        answer: JSON = response.raise_for_status().json()
         return answer
 
     def stop(self) -> None:
@@ -216,12 +219,13 @@ def test_the_preflight_command_decides_what_the_status_says(
         assert f"no config.json in {volume / 'nowhere'}" in said["Ready"].message
 
 
-def test_triton_serves_the_target_of_a_pair_whose_draft_does_not_fit(
+async def test_triton_serves_the_target_of_a_pair_whose_draft_does_not_fit(
     volume: Path, tmp_path: Path, free_ports: FreePorts
 ):
     with running(pair_on(volume, draft="misfit"), tmp_path / "pod", free_ports(3)) as server:
-        answer = server.generate("acme", text_input="The order", max_tokens=8, temperature=0.0, draft_tokens=4)
-    assert (answer["output_tokens"], answer["drafted"]) == (8, 0)
+        answer = await server.complete(prompt="The order", max_tokens=8, temperature=0.0)
+    assert answer["usage"]["completion_tokens"] == 8
+    assert answer["metrics"]["speculative_decoding"]["num_draft_tokens"] == 0
 
 
 async def test_triton_in_a_pod_with_ipv6_first_serves_its_three_ports_there(
@@ -229,7 +233,8 @@ async def test_triton_in_a_pod_with_ipv6_first_serves_its_three_ports_there(
 ):
     with running(pair_on(volume, draft="draft"), tmp_path / "pod", free_ports(3), is_ipv6=True) as server:
         assert server.has_metrics()
-        assert server.generate("acme", text_input="The order", max_tokens=8, temperature=0.0)["output_tokens"] == 8
+        answer = await server.complete(prompt="The order", max_tokens=8, temperature=0.0)
+        assert answer["usage"]["completion_tokens"] == 8
         for host in ("[::1]", "127.0.0.1"):  # gateways may connect to the other family's address
             async with grpc_client.InferenceServerClient(f"{host}:{server.grpc}") as client:
                 assert await client.is_model_ready("acme")
@@ -260,29 +265,40 @@ class Stream:
         self.token_ids: list[int] = []
         self.ended: str | None = None
         self.sent, self.begun = asyncio.Event(), asyncio.Event()
-        inputs = [
-            _tensor("text_input", "BYTES", np.array([text.encode()], dtype=np.object_)),
-            _tensor("temperature", "FP32", np.array([0.0], dtype=np.float32)),
-            _tensor("max_tokens", "INT32", np.array([tokens], dtype=np.int32)),
-            _tensor("draft_tokens", "INT32", np.array([2], dtype=np.int32)),
-            _tensor("stream", "BOOL", np.array([True])),
-        ]
+        self._text = b""
+        body = {
+            "prompt": text,
+            "temperature": 0,
+            "max_tokens": tokens,
+            "stream": True,
+            "return_token_ids": True,
+            "vllm_xargs": {"slipstream_draft_length": 2},
+        }
+        data = np.frombuffer(piped("POST", "/v1/completions", json.dumps(body).encode()), dtype=np.uint8)
+        tensor = InferInput("request", [len(data)], "UINT8")
+        tensor.set_data_from_numpy(data)
 
         async def requests() -> AsyncIterator[JSON]:
-            yield {"model_name": "acme", "inputs": inputs}
+            yield {"model_name": "acme", "inputs": [tensor]}
             self.sent.set()
 
         self._responses = client.stream_infer(requests())
 
     async def step(self) -> bool:
-        """Take the next response; False when it was the last."""
+        """Take the next response; False when it had the last token."""
         result, error = await anext(aiter(self._responses))
         self.begun.set()
         if error is not None:
             self.ended = f"error: {error.message()}"
             return False
-        self.token_ids += result.as_numpy("token_ids").tolist()
-        self.ended = result.as_numpy("finish_reason")[0].decode() or None
+        self._text += result.as_numpy("response").tobytes()
+        *events, self._text = self._text.split(b"\n\n")
+        for event in events:
+            _, _, data = event.partition(b"data: ")
+            if data != b"[DONE]":
+                [choice] = json.loads(data)["choices"]
+                self.token_ids += choice["token_ids"]
+                self.ended = choice["finish_reason"]
         return self.ended is None
 
     async def run(self) -> None:
@@ -292,12 +308,6 @@ class Stream:
             pass
         async for _ in self._responses:
             pass
-
-
-def _tensor(name: str, data_type: str, values: np.ndarray[Any, Any]) -> InferInput:
-    tensor = InferInput(name, list(values.shape), data_type)
-    tensor.set_data_from_numpy(values)
-    return tensor
 
 
 async def test_a_change_of_weights_drops_no_answer(volume: Path, tmp_path: Path, free_ports: FreePorts):

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
+import httpx
 import pytest
-import tritonclient.grpc.aio as grpc_client
-from slipstream_engine.embedded import TARGET_DIR
-from slipstream_engine.text.tokenizer import Tokenizer
 
-from tests.support.triton_client import TritonModel
+from tests.contract.engine_client import COMPLETION, TIMEOUT_S, Engine
+from tests.support.pipe_transport import PipeTransport
 
-SLOTS = 8
-
-
-@pytest.fixture
-async def triton(triton_endpoint: str) -> AsyncIterator[TritonModel]:
-    async with grpc_client.InferenceServerClient(triton_endpoint) as client:
-        yield TritonModel(client)
+SLOTS, WAITING = 8, 64
+MODEL = "embedded"
+ENDLESS: dict[str, Any] = {"path": COMPLETION, "prompt": "a", "ignore_eos": True, "max_tokens": 100_000}
+"""An answer that fills its context, with drafts that are all rejected."""
+Streams = AsyncExitStack
+Fill = Callable[..., Awaitable[Streams]]
 
 
 @pytest.fixture
-def fill_slots(triton: TritonModel) -> Callable[..., Awaitable[list[Any]]]:
-    """Take every slot of the engine with endless answers, but for what `inputs` say: their streams, all running."""
-
-    async def fill(**inputs: Any) -> list[Any]:
-        streams = [triton.open(**triton.ENDLESS, **inputs, draft_tokens=slot % 3) for slot in range(SLOTS)]
-        for stream in streams:
-            _, error = await anext(aiter(stream))
-            assert error is None
-        return streams
-
-    return fill
+async def pipe(triton_endpoint: str) -> AsyncIterator[PipeTransport]:
+    transport = PipeTransport(triton_endpoint, MODEL)
+    yield transport
+    await transport.aclose()
 
 
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    """The embedded target's own."""
-    return Tokenizer.load(TARGET_DIR)
+@pytest.fixture
+async def triton(pipe: PipeTransport) -> Engine:
+    return await Engine.of(httpx.AsyncClient(base_url="http://triton", transport=pipe, timeout=TIMEOUT_S))
+
+
+@pytest.fixture
+async def fill_slots(triton: Engine) -> AsyncIterator[Fill]:
+    """Take every slot of the engine with running answers, endless unless `more` limits them. Closing what it returns
+    disconnects their clients."""
+    async with AsyncExitStack() as opened:
+
+        async def fill(**more: Any) -> Streams:
+            streams = await opened.enter_async_context(AsyncExitStack())
+            for slot in range(SLOTS):
+                stream = triton.stream(length=slot % 3, **{**ENDLESS, **more})
+                await anext(await streams.enter_async_context(stream))
+            return streams
+
+        yield fill

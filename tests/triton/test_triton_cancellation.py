@@ -1,70 +1,85 @@
-"""A client that goes away takes its work with it: the engine's slots are free again."""
+"""A client that leaves takes its work with it: the engine's slots are free again. A slow one delays nobody."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
-SLOTS = 8
+from tests.contract.engine_client import COMPLETION, Engine
+from tests.triton.conftest import ENDLESS, SLOTS, Fill
+
 TOKENS = 300  # seconds of work, of an answer that would go on for a minute
+SHORT: dict[str, Any] = {"path": COMPLETION, "prompt": "a", "max_tokens": 1}
 
 
-async def _first_part(stream: Any) -> None:
-    async for _, error in stream:
-        assert error is None
-        return
-
-
-async def _seconds_for(triton: Any, **inputs: Any) -> float:
+async def seconds_for(triton: Engine, **request: Any) -> float:
     started = time.perf_counter()
-    answer = await triton.generate(**inputs)
-    assert answer.error is None
+    await triton.ask(**request)
     return time.perf_counter() - started
 
 
-async def test_cancelled_streams_free_their_slots(triton: Any, fill_slots: Any) -> None:
-    streams = await fill_slots(max_tokens=TOKENS)
+async def test_cancelled_streams_free_their_slots(triton: Engine, fill_slots: Fill) -> None:
+    running = await fill_slots(max_tokens=TOKENS)
     # One that has to wait for a slot, to see how long these answers would go on.
-    untouched = await _seconds_for(triton, text_input="a", max_tokens=1)
-    for stream in streams:
-        stream.cancel()
+    untouched = await seconds_for(triton, **SHORT)
+    await running.aclose()
 
-    streams = await fill_slots(max_tokens=TOKENS)
-    waiting = asyncio.create_task(_seconds_for(triton, text_input="a", max_tokens=1))
+    running = await fill_slots(max_tokens=TOKENS)
+    waiting = asyncio.create_task(seconds_for(triton, **SHORT))
     await asyncio.sleep(0)
-    for stream in streams:
-        stream.cancel()
+    await running.aclose()
     assert await waiting < untouched / 2
 
 
-async def test_cancelled_while_waiting_never_runs(triton: Any, fill_slots: Any) -> None:
-    streams = await fill_slots()
-    queued = [triton.open(**triton.ENDLESS) for _ in range(SLOTS)]
-    readers = [asyncio.create_task(_first_part(stream)) for stream in queued]
-    _, pending = await asyncio.wait(readers, timeout=0.3)
-    assert len(pending) == SLOTS
-    for stream in (*queued, *streams):
-        stream.cancel()
-    await asyncio.gather(*readers, return_exceptions=True)
+async def test_a_whole_answer_whose_client_leaves_frees_its_slot(triton: Engine) -> None:
+    whole = [asyncio.create_task(triton.ask(**ENDLESS)) for _ in range(SLOTS)]
+    done, _ = await asyncio.wait(whole, timeout=0.3)
+    assert not done
+    for task in whole:
+        task.cancel()
+    await asyncio.gather(*whole, return_exceptions=True)
+    short = await seconds_for(triton, **SHORT)
+    assert short < await seconds_for(triton, **{**ENDLESS, "max_tokens": TOKENS})
+
+
+async def test_cancelled_while_waiting_never_runs(triton: Engine, fill_slots: Fill) -> None:
+    async def first_part() -> None:
+        async with triton.stream(**ENDLESS) as events:
+            await anext(events)
+
+    running = await fill_slots()
+    queued = [asyncio.create_task(first_part()) for _ in range(SLOTS)]
+    done, _ = await asyncio.wait(queued, timeout=0.3)
+    assert not done
+    for task in queued:
+        task.cancel()
+    await running.aclose()
+    await asyncio.gather(*queued, return_exceptions=True)
     # First the short one: it would have to wait for those that run.
-    short = await _seconds_for(triton, text_input="a", max_tokens=1)
-    assert short < await _seconds_for(triton, **(triton.ENDLESS | {"stream": False, "max_tokens": TOKENS}))
+    short = await seconds_for(triton, **SHORT)
+    assert short < await seconds_for(triton, **{**ENDLESS, "max_tokens": TOKENS})
 
 
-async def test_many_streams_cancelled_at_any_moment_leave_triton_well(triton: Any) -> None:
+async def test_many_streams_cancelled_at_any_moment_leave_triton_well(triton: Engine) -> None:
     """Cancelling races with the last response; Triton must survive every order."""
 
     async def cancel_after(parts: int) -> None:
-        stream = triton.open(text_input="a", max_tokens=12, stream=True, temperature=1.0)
         seen = 0
-        async for _, error in stream:
-            assert error is None
-            seen += 1
-            if seen == parts:
-                stream.cancel()
-                return
+        async with triton.stream(COMPLETION, prompt="a", max_tokens=12, temperature=1.0) as events:
+            async for _ in events:
+                seen += 1
+                if seen == parts:
+                    return
 
     for round_number in range(4):
         await asyncio.gather(*(cancel_after(1 + (number + round_number) % 12) for number in range(24)))
-    assert (await triton.generate(text_input="a", max_tokens=2)).error is None
+    assert (await triton.ask(**SHORT)).ids
+
+
+async def test_a_client_that_does_not_read_delays_nobody(triton: Engine) -> None:
+    async with AsyncExitStack() as streams:
+        for _ in range(SLOTS - 1):
+            await streams.enter_async_context(triton.stream(**{**ENDLESS, "max_tokens": TOKENS}))
+        assert len((await triton.streamed(COMPLETION, prompt="a", max_tokens=8, ignore_eos=True)).ids) == 8

@@ -64,16 +64,36 @@ UNREAD = frozenset({RESPONSES_FEATURE})
 
 PLAIN_OPENAI = Capabilities()
 SPECULATING_OPENAI = Capabilities(unsupported=_INEXACT_WITH_SPECULATION)
-# Slipstream's Triton model returns one answer per request; the gateway sends several requests for `n` and for several
-# prompts.
-PLAIN_TRITON = Capabilities(honoured=frozenset({"n", "prompt"}))
-SPECULATING_TRITON = Capabilities(honoured=frozenset())
+# Slipstream's engine (`slipstream_engine.openai.request.body`). Every feature is exact at every draft length.
+OWN_ENGINE = Capabilities(
+    honoured=frozenset(
+        {
+            "echo",
+            "frequency_penalty",
+            "ignore_eos",
+            "logit_bias",
+            "logprobs",
+            "messages.name",
+            "min_p",
+            "min_tokens",
+            "n",
+            "presence_penalty",
+            "prompt",
+            "repetition_penalty",
+            "response_format",
+            "return_token_ids",
+            "stop_token_ids",
+            "structured_outputs",
+            "top_logprobs",
+        }
+    )
+)
 # One pool for both arms. With the plugin's acceptance rule, every feature of vLLM is exact at every draft length.
 VLLM = Capabilities(unsupported=_REFUSED_BY_SPECULATING_VLLM)
 
 _KNOWN = {
-    (WireProtocol.TRITON, True): SPECULATING_TRITON,
-    (WireProtocol.TRITON, False): PLAIN_TRITON,
+    (WireProtocol.TRITON, True): OWN_ENGINE,
+    (WireProtocol.TRITON, False): OWN_ENGINE,
     (WireProtocol.OPENAI, True): SPECULATING_OPENAI,
     (WireProtocol.OPENAI, False): PLAIN_OPENAI,
 }

@@ -29,7 +29,7 @@ from slipstream_core.manifest.engines import (
 )
 from slipstream_core.manifest.fingerprint import written_hash
 from slipstream_core.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
-from slipstream_core.manifest.request_bounds import NO_BOUNDS, TENSOR_BOUNDS, RequestBounds, merged
+from slipstream_core.manifest.request_bounds import NO_BOUNDS, RequestBounds
 from slipstream_core.manifest.rules import has_draft, pair_key_of
 from slipstream_core.manifest.standing import PairStatus, Standing
 
@@ -44,10 +44,10 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 
     `pool` identifies the servers in estimates and evidence: it is equal for both arms of a pair if they share servers.
     `drafts_per_request`: the servers accept a draft length with every request, else they use the one that they were
-    started with. `own_engine`: Slipstream's engine decodes there: it continues a sampled answer of another server
-    exactly, and it derives random numbers from seed and position. `dialect` is that of the servers' OpenAI API.
-    `caches_prefixes`: a server is faster with a prompt whose beginning it has seen. `scores_prompts`: servers may be
-    requested to score the tokens of a prompt. `price_per_gpu_hour` is None if unknown.
+    started with. `own_engine`: Slipstream's engine decodes there, which is trusted without a check. `dialect` is
+    that of the servers' OpenAI API. `caches_prefixes`: a server is faster with a prompt whose beginning it has seen.
+    `scores_prompts`: servers may be requested to score the tokens of a prompt. `price_per_gpu_hour` is None if
+    unknown.
     """
 
     protocol: WireProtocol
@@ -206,7 +206,7 @@ def compile_route(
         standing=standing,
         killed=killed,
         fallback=_fallback(pair),
-        bounds=_bounds(pair, plain, speculative),
+        bounds=pair.spec.request_bounds or NO_BOUNDS,
     )
 
 
@@ -237,11 +237,6 @@ def with_endpoints(route: Route, endpoints: tuple[str, ...]) -> Route:
         speculative = msgspec.structs.replace(speculative, endpoints=endpoints)
     plain, speculative = _named(route.key, plain, speculative)
     return msgspec.structs.replace(route, plain=plain, speculative=speculative)
-
-
-def _bounds(pair: ModelPair, *backends: Backend | None) -> RequestBounds:
-    in_triton = any(backend is not None and backend.protocol is WireProtocol.TRITON for backend in backends)
-    return merged(pair.spec.request_bounds, TENSOR_BOUNDS if in_triton else NO_BOUNDS)
 
 
 def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backend, Backend | None]:
@@ -315,6 +310,7 @@ def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend
         pool="",
         drafts_per_request=arm.protocol is WireProtocol.TRITON,
         own_engine=arm.protocol is WireProtocol.TRITON,
+        scores_prompts=arm.protocol is not WireProtocol.TRITON,
         dialect=arm.dialect,
         caches_prefixes=DIALECTS[arm.dialect].caches_prefixes if arm.prefix_caching is None else arm.prefix_caching,
         api_key_env=arm.api_key_env,

@@ -1,5 +1,5 @@
-"""The model of a pair in Triton, for pairs that Slipstream's engine serves: its `config.pbtxt` as text, and the
-template of the model repository, in the installed package or in the source tree of an editable install."""
+"""The model of a pair in Triton: the parameters of Slipstream's engine, the `config.pbtxt` as text, and the template of
+the model repository, in the installed package or in the source tree of an editable install."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from slipstream_core.manifest.sources import EMBEDDED, located
 
 # The layers are so small that a second thread would cost time.
 EMBEDDED_THREADS = 1
+APPLICATION = "application"
+"""The parameter that names the application: `module:function` of a package beside Triton's stub."""
+VLLM_APPLICATION = "slipstream_engine.vllm_engine.hosted:application"
+_OWN_APPLICATION = "slipstream_engine.openai.hosted:application"
+_TEMPLATE_MODEL = "slipstream"
 _PACKAGE = Path(__file__).parents[1]
 _PLACES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
 _NAME = re.compile(r'^name: ".*"$', re.MULTILINE)
@@ -21,7 +26,8 @@ _PARAMETER = re.compile(r"^(?:#.*\n)*parameters \{.*\}\n", re.MULTILINE)
 
 
 def engine_parameters(pair: ModelPair, folder: PurePath) -> dict[str, str]:
-    """The engine's settings for `pair`, by name, in the form that the backend reads from `config.pbtxt`.
+    """The application and its engine's settings for `pair`, by name, in the form that the backend reads from
+    `config.pbtxt`.
 
     Relative sources start at `folder` as Triton sees it: the manifest's folder, or the mount path of a cluster's
     volume. Raises TypeError for a pair that Slipstream's engine does not serve.
@@ -30,6 +36,7 @@ def engine_parameters(pair: ModelPair, folder: PurePath) -> dict[str, str]:
     if not isinstance(engine, SlipstreamEngine) or target is None or draft is None:
         raise TypeError(f"ModelPair/{pair.metadata.name} is not served by Slipstream's engine")
     parameters = {
+        APPLICATION: _OWN_APPLICATION,
         "target": located(target.source, folder),
         "draft_kind": draft.kind,
         "max_draft_tokens": str(pair.spec.max_draft_tokens),
@@ -74,9 +81,9 @@ def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-def template_repository() -> Path:
-    """The folder of the templates. Raises `CommandError` in an incomplete installation."""
+def template_model() -> Path:
+    """The folder of the template. Raises `CommandError` in an incomplete installation."""
     for folder in _PLACES:
-        if (folder / "slipstream" / "config.pbtxt").is_file():
-            return folder
+        if (folder / _TEMPLATE_MODEL / "config.pbtxt").is_file():
+            return folder / _TEMPLATE_MODEL
     raise CommandError(f"this installation is incomplete: {_PLACES[0]} is missing")

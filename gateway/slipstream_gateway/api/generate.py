@@ -29,14 +29,13 @@ from slipstream_gateway.api.http import (
     send_error,
     send_reply,
 )
-from slipstream_gateway.api.render import ChunkRenderer, whole_answer
 from slipstream_gateway.api.request import BodyParser, RequestOverrides, deadline_of
 from slipstream_gateway.request.call import Answer, Call, Context
 from slipstream_gateway.request.causes import rejection
 from slipstream_gateway.request.deadlines import client_late
 from slipstream_gateway.request.dispatch import Dispatcher
 from slipstream_gateway.request.outcome import Recorder
-from slipstream_gateway.upstreams.base import Piece, Tokens, Wire
+from slipstream_gateway.upstreams.base import Piece
 from slipstream_gateway.upstreams.responses_wire import next_sequence_number
 
 ERROR_SEND_TIMEOUT_S = 1.0
@@ -98,7 +97,7 @@ class GenerateEndpoint:
         except ClientGone:
             return
         except asyncio.CancelledError:
-            await _Reply(send, extra, headers.request_id).fail(shutting_down())
+            await _Reply(send, extra).fail(shutting_down())
             return
         extra += lease.headers
         if carrier is not None:
@@ -115,7 +114,7 @@ class GenerateEndpoint:
         self, request: GenerationRequest, context: Context, lease: Lease, receive: Receive, send: Send, extra: Headers
     ) -> None:
         watch = ClientWatch(receive)
-        reply = _Reply(send, extra, context.request_id)
+        reply = _Reply(send, extra)
         call = self._dispatcher.call(request, context)
         client_waited = True
         try:
@@ -151,14 +150,12 @@ def shutting_down() -> UpstreamUnavailable:
 class _Reply:
     """The bytes of one answer to the client: how far they were sent, and how to end them."""
 
-    def __init__(self, send: Send, extra: Headers, identity: str) -> None:
+    def __init__(self, send: Send, extra: Headers) -> None:
         self._send = send
         self._extra = extra
-        self._identity = identity
         self._started = False
         self._streaming = False
         self._is_response = False
-        self._renderer: ChunkRenderer | None = None
         self._last = b""
 
     async def send(self, call: Call, answer: Answer) -> None:
@@ -167,7 +164,7 @@ class _Reply:
             await self._send_stream(call, answer, headers)
             return
         self._started = True
-        body = await self._whole(call, answer)
+        body = b"" if answer.first is None else answer.first.data
         with call.timer.waiting(SEND_TIMEOUT_S, "its answer", client_late):
             await send_reply(self._send, 200, [_JSON, *headers], body)
 
@@ -197,37 +194,14 @@ class _Reply:
             await self._send_piece(call, answer.first)
             async for piece in answer.rest:
                 await self._send_piece(call, piece)
-        end = b""
-        if self._renderer is not None:
-            end = self._renderer.end(call.usage, answer.decision.draft_length, call.resumed)
         with call.timer.waiting(SEND_TIMEOUT_S, "the stream's end", client_late):
-            await self._send({"type": "http.response.body", "body": end})
+            await self._send({"type": "http.response.body", "body": b""})
 
     async def _send_piece(self, call: Call, piece: Piece) -> None:
-        if isinstance(piece, Wire):
-            data = self._last = piece.data
-        else:
-            if self._renderer is None:
-                self._renderer = ChunkRenderer(call.request, self._identity, call.fingerprint)
-            data = self._renderer.render(piece)
-        if data:
+        self._last = piece.data
+        if piece.data:
             with call.timer.waiting(SEND_TIMEOUT_S, "a chunk", client_late):
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def _whole(self, call: Call, answer: Answer) -> bytes:
-        first = answer.first
-        if isinstance(first, Wire):
-            return first.data
-        pieces = [first, *[piece async for piece in answer.rest]]
-        tokens = [piece for piece in pieces if isinstance(piece, Tokens)]
-        return whole_answer(
-            call.request,
-            self._identity,
-            tokens,
-            call.usage,
-            draft_length=answer.decision.draft_length,
-            fingerprint=call.fingerprint,
-        )
+                await self._send({"type": "http.response.body", "body": piece.data, "more_body": True})
 
 
 @lru_cache(maxsize=4096)

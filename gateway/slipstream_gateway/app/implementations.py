@@ -28,7 +28,11 @@ from slipstream_gateway.telemetry.audit import Audit
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules, may_name_variable
+from slipstream_gateway.upstreams.engine_server import EngineUpstream
+from slipstream_gateway.upstreams.http_transport import HttpTransport
+from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 from slipstream_gateway.upstreams.tls import Credentials, read_credentials
+from slipstream_gateway.upstreams.transport import Transport
 
 if TYPE_CHECKING:
     from slipstream_core.redis.redis_store import RedisStore
@@ -100,8 +104,8 @@ def _shared(settings: GatewaySettings) -> tuple[SharedLimits | None, SharedUsage
 
 
 def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None = None) -> Upstream:
-    """A live upstream for a replica. `tls` has the credentials for an address with TLS. Clients of protocols that no
-    manifest uses are never imported."""
+    """A live upstream for a replica. `tls` has the credentials for an address with TLS. gRPC is imported only if a
+    manifest uses it."""
     cluster = settings.cluster
     # A gateway with a kubeconfig runs on its user's own machine; a pod serves manifests that others write.
     rules = EndpointRules(settings.upstreams.endpoints, shared=cluster is not None and cluster.kubeconfig is None)
@@ -110,36 +114,27 @@ def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None 
         return RefusedUpstream("The upstream's address is not permitted by --allow-endpoint.", reason=reason)
     if tls is None and key.endpoint.startswith(("grpcs://", "https://")):
         tls = read_credentials(settings.upstreams.tls)
-    connect_timeout_s = settings.deadlines.connect_s
-    if key.protocol is WireProtocol.TRITON:
-        from slipstream_gateway.upstreams.triton_server import TritonUpstream
-
-        scheme, _, address = key.endpoint.partition("://")
-        credentials = tls if scheme == "grpcs" else None
-        return TritonUpstream(
-            address, model=key.model, connect_timeout_s=connect_timeout_s, tls=credentials, rules=rules
-        )
-    from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
-    from slipstream_gateway.upstreams.vllm_server import VllmUpstream
-
-    context = tls.context if tls is not None else None
     try:
         api_key = _api_key(key.api_key_env, settings)
     except CommandError as exc:
         _log.warning("no connection to %s: %s", key.endpoint, exc)
         return RefusedUpstream("The gateway has no usable API key for the upstream.", reason=str(exc))
+    transport = _transport(key, settings, rules, tls)
     if key.drafts_per_request:
-        return VllmUpstream(
-            key.endpoint, connect_timeout_s=connect_timeout_s, api_key=api_key, tls=context, rules=rules
-        )
-    return OpenAiUpstream(
-        key.endpoint,
-        connect_timeout_s=connect_timeout_s,
-        api_key=api_key,
-        tls=context,
-        rules=rules,
-        dialect=DIALECTS[key.dialect],
-    )
+        return EngineUpstream(transport, api_key=api_key)
+    return OpenAiUpstream(transport, api_key=api_key, dialect=DIALECTS[key.dialect])
+
+
+def _transport(key: ReplicaKey, settings: GatewaySettings, rules: EndpointRules, tls: Credentials | None) -> Transport:
+    connect_timeout_s = settings.deadlines.connect_s
+    if key.protocol is not WireProtocol.TRITON:
+        context = tls.context if tls is not None else None
+        return HttpTransport(key.endpoint, connect_timeout_s=connect_timeout_s, tls=context, rules=rules)
+    from slipstream_gateway.upstreams.triton_transport import TritonTransport
+
+    scheme, _, address = key.endpoint.partition("://")
+    credentials = tls if scheme == "grpcs" else None
+    return TritonTransport(address, model=key.model, connect_timeout_s=connect_timeout_s, tls=credentials, rules=rules)
 
 
 def _api_key(name: str | None, settings: GatewaySettings) -> str | None:

@@ -13,15 +13,9 @@ from slipstream_core.types import Decision, Endpoint, GenerationRequest
 
 from slipstream_gateway.capture.frames import Captured
 from slipstream_gateway.request.answer_copy import AnswerCopy
-from slipstream_gateway.upstreams.base import Piece, Usage, Wire
+from slipstream_gateway.upstreams.base import Usage
 
-_data_of, _text_of, _finish_of = attrgetter("data"), attrgetter("text"), attrgetter("finish_reason")
-_ids_of, _prompt_ids_of = attrgetter("token_ids"), attrgetter("prompt_token_ids")
-
-
-def _is_wire(pieces: list[Piece]) -> bool:
-    """Whether the pieces of an answer from one server are `Wire`. All are of one type."""
-    return not pieces or isinstance(pieces[0], Wire)
+_data_of, _ids_of, _prompt_ids_of = attrgetter("data"), attrgetter("token_ids"), attrgetter("prompt_token_ids")
 
 
 def is_drawn(
@@ -69,7 +63,6 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The content of its frame."""
         pieces, request, target = self.copy.pieces, self.request, self.target
         decision, usage = self.decision, self.usage
-        is_wire = _is_wire(pieces)
         return Captured(
             pair=self.pair,
             model=request.model,
@@ -85,10 +78,8 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             top_p=request.top_p,
             endpoint=request.endpoint,
             request=request.raw,
-            text="" if is_wire else "".join(map(_text_of, pieces)),
-            wire=tuple(map(_data_of, pieces)) if is_wire else (),
+            wire=tuple(map(_data_of, pieces)),
             stream=request.stream,
-            finish_reason="" if is_wire else _finish_of(pieces[-1]) or "",
             token_ids=tuple(chain.from_iterable(map(_ids_of, pieces))),
             prompt_token_ids=tuple(chain.from_iterable(map(_prompt_ids_of, pieces))),
             prompt_tokens=usage.prompt_tokens,

@@ -50,7 +50,7 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=
 class Captured(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, tag="captured"):
     """One whole answer with its request, neither parsed nor redacted.
 
-    `request` is the body in OpenAI's form. The answer is `text`, or `wire`: blocks in OpenAI's form, of a stream if
+    `request` is the body in OpenAI's form. The answer is `wire`: blocks in OpenAI's form, of a stream if
     `stream`. `token_ids` and `prompt_token_ids` are empty where the server returned none. `rejected_at[i]` counts the
     steps whose first rejected draft token was at position i. `key` is the public id of the caller's API key.
     """
@@ -69,10 +69,8 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
     top_p: float
     endpoint: str
     request: bytes
-    text: str
     wire: tuple[bytes, ...]
     stream: bool
-    finish_reason: str
     token_ids: tuple[int, ...]
     prompt_token_ids: tuple[int, ...]
     prompt_tokens: int

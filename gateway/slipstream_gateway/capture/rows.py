@@ -177,10 +177,8 @@ def _take(said: list[tuple[str, str]], role: str, text: str) -> str:
 
 def _answer_of(captured: Captured) -> tuple[Mapping[str, str], str]:
     """The texts of the answer by part, and its finish reason."""
-    if not captured.wire:
-        return {"content": captured.text}, captured.finish_reason
     reader = AnswerReader(stream=captured.stream)
     reader.feed(b"".join(captured.wire))
     if not reader.texts and reader.finish_reason is None:
         raise ValueError("the answer has no text")
-    return reader.texts, reader.finish_reason or captured.finish_reason
+    return reader.texts, reader.finish_reason or ""

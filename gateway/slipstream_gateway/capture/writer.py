@@ -134,7 +134,7 @@ class Writer:
             return
         pending = self._pending.setdefault(pair, _Pending(self._clock_s()))
         pending.rows.append(row)
-        pending.size_bytes += len(captured.request) + len(captured.text) + sum(map(len, captured.wire))
+        pending.size_bytes += len(captured.request) + sum(map(len, captured.wire))
         if len(pending.rows) >= FLUSH_ROWS or pending.size_bytes >= FLUSH_BYTES:
             self._flush(pair)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from slipstream_gateway.request.observations import Times
 from slipstream_gateway.upstreams.base import Usage
-from slipstream_gateway.upstreams.vllm_wire import read_counts
+from slipstream_gateway.upstreams.engine_wire import read_counts
 
 
 def usage_of(response: Any, *, draft_length: int) -> Usage:
@@ -28,7 +28,7 @@ def usage_of(response: Any, *, draft_length: int) -> Usage:
     )
     counts = read_counts(msgspec.json.encode({"metrics": getattr(response, "metrics", None)}))
     if counts is not None:
-        counts.fill(usage, output_tokens=usage.output_tokens, draft_length=draft_length)
+        counts.fill(usage, output_tokens=usage.output_tokens, draft_length=draft_length, choices=1)
         return usage
     details = getattr(reported, "completion_tokens_details", None)
     accepted = getattr(details, "accepted_prediction_tokens", None)

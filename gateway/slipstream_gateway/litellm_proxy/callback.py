@@ -16,7 +16,7 @@ from litellm.integrations.custom_logger import CustomLogger
 
 from slipstream_gateway.litellm_proxy.answers import is_cut, times_of, usage_of
 from slipstream_gateway.litellm_proxy.proxy_requests import PLAIN, ProxyRequests
-from slipstream_gateway.upstreams.vllm_wire import XARGS
+from slipstream_gateway.upstreams.engine_wire import XARGS
 
 _CALL_TYPES = ("acompletion", "atext_completion")
 _log = logging.getLogger(__name__)

@@ -35,9 +35,10 @@ from slipstream_gateway.request.observations import MemoryStore, Outcomes, Pendi
 from slipstream_gateway.sources.file import FileSource
 from slipstream_gateway.upstreams.base import Upstream, Usage
 from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
+from slipstream_gateway.upstreams.engine_server import EngineUpstream
+from slipstream_gateway.upstreams.engine_wire import DRAFT_LENGTH, own_fields
+from slipstream_gateway.upstreams.http_transport import HttpTransport
 from slipstream_gateway.upstreams.tls import read_credentials
-from slipstream_gateway.upstreams.vllm_server import VllmUpstream
-from slipstream_gateway.upstreams.vllm_wire import DRAFT_LENGTH, own_fields
 
 PLAIN: Mapping[str, int | str] = {DRAFT_LENGTH: 0}
 """The fields of a request that is not decided. Without a length, the plugin would draft as much as it may."""
@@ -171,9 +172,6 @@ def _connect(key: ReplicaKey) -> Upstream:
     """A client for the plugin's routes; LiteLLM sends the requests."""
     if not key.drafts_per_request or key.protocol is not WireProtocol.OPENAI:
         return RefusedUpstream("Requests to this server are not decided.", reason="it is no vLLM with the plugin")
-    return VllmUpstream(
-        key.endpoint,
-        connect_timeout_s=_SETTINGS.deadlines.connect_s,
-        api_key=None if key.api_key_env is None else secret(key.api_key_env),
-        tls=read_credentials(TlsSettings()).context if key.endpoint.startswith("https://") else None,
-    )
+    tls = read_credentials(TlsSettings()).context if key.endpoint.startswith("https://") else None
+    transport = HttpTransport(key.endpoint, connect_timeout_s=_SETTINGS.deadlines.connect_s, tls=tls)
+    return EngineUpstream(transport, api_key=None if key.api_key_env is None else secret(key.api_key_env))

@@ -87,7 +87,7 @@ class Check:
         """The finding for each subject. Raises `UpstreamError` or `Overloaded` if a server did not respond; an
         unreachable one is marked as lost (`Replica.lost`)."""
         findings = await self._findings(Subject.GREEDY_SPECULATION, self._greedy)
-        if self._plain.backend.own_engine:  # its contract has no scores
+        if self._plain.backend.own_engine:  # it has no scores
             return findings
         return [*findings, *await self._findings(Subject.SAMPLED_SPECULATION, self._sampled)]
 
@@ -147,8 +147,6 @@ class Check:
         difference = first_difference(answer, plain)
         if difference is None:
             return None
-        if difference.margin is not None:
-            return difference.margin
         if difference.index >= len(answer.token_ids) or not answer.prompt_token_ids:
             return None
         try:
@@ -199,14 +197,13 @@ class Check:
             model=model,
             draft_length=side.draft_length,
             request_id="conformance",
-            margins=True,
             token_ids=probe.has_ids,
         )
         with self._running(probe, side.replica):
             completion = await side.replica.upstream.complete(job)
         if side.draft_length:  # a plain answer does not clear a draft that breaks servers
             self._deaths.answered(self._pair, request)
-        return ProbeAnswer(await read_answer(completion.pieces, stream=False), completion.usage)
+        return ProbeAnswer(await read_answer([completion.body], stream=False), completion.usage)
 
     async def _score(self, probe: Probe, answer: WholeAnswer, *, tokens: int | None = None) -> tuple[TokenScore, ...]:
         """The scores of the first `tokens` tokens of `answer`; None: of all."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
 from slipstream_core.errors import Incomparable
 
 from slipstream_gateway.lossless.answers import Difference, WholeAnswer, parting, read_answer
@@ -36,7 +35,7 @@ async def replay(candidate: Candidate, replica: Replica) -> WholeAnswer:
     """The plain answer. Raises the errors of upstreams, and `Incomparable`."""
     job = _plain_job(candidate, replica)
     if not job.request.stream:
-        return await read_answer((await replica.upstream.complete(job)).pieces, stream=False)
+        return await read_answer([(await replica.upstream.complete(job)).body], stream=False)
     copy = AnswerCopy()
     stream = await replica.upstream.open(job)
     try:
@@ -51,17 +50,13 @@ async def replay(candidate: Candidate, replica: Replica) -> WholeAnswer:
 
 def _plain_job(candidate: Candidate, replica: Replica) -> Job:
     """The same request for the plain arm. It is not part of the client's trace, but it may need the client's key."""
-    request = candidate.request
-    if replica.upstream.sends_tokens:  # in one piece the answer is the same, and costs less
-        request = msgspec.structs.replace(request, stream=False)
     return Job(
-        request=request,
+        request=candidate.request,
         model=candidate.served.route.plain.model,
         draft_length=0,
         seeded=replica.upstream.drafting.is_seeded,
         request_id=f"{candidate.request_id}-parity",
         headers=candidate.headers,
-        margins=True,
         token_ids=candidate.by_scores,
     )
 
@@ -96,12 +91,11 @@ def report(candidate: Candidate, difference: Difference, speculative: WholeAnswe
     """Logs a mismatch in one line, without the customer's text unless the policy permits it."""
     pair, request_class = candidate.key
     policy = candidate.served.route.policy
-    margin = "unknown" if difference.margin is None else f"{difference.margin:.6g}"
     what = "mismatch of a new revision" if candidate.of_new_revision else "parity mismatch"
     line = (
         f"{what}: pair={pair} class={request_class} request={candidate.request_id!r} "
         f"draft_length={candidate.decision.draft_length} first_difference={difference.unit} {difference.index} "
-        f"margin={margin} speculative=({_described(speculative)}) plain=({_described(plain)})"
+        f"speculative=({_described(speculative)}) plain=({_described(plain)})"
     )
     if policy is not None and policy.spec.parity_texts:
         at = parting(speculative.text, plain.text) or 0

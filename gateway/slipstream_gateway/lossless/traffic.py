@@ -177,7 +177,7 @@ def comparable(served: ServedRoute, decision: Decision, request: GenerationReque
     return (
         decision.arm is Arm.SPECULATIVE
         and decision.reason in _CHECKED_REASONS
-        and _is_single(served, request)
+        and request.n == 1
         and (not by_scores(served, request) or _can_be_scored(served, request))
         and UNREAD.isdisjoint(request.features)
         and not served.route.plain.capabilities.missing(request.features)
@@ -189,7 +189,7 @@ def comparable_revisions(new: ServedRoute, serving: ServedRoute, request: Genera
     both promise equal answers for equal seeds."""
     fingerprint = serving.plain.fingerprint
     return (
-        _is_single(serving, request)
+        request.n == 1
         and (request.temperature == 0 or (bool(fingerprint) and new.plain.fingerprint == fingerprint))
         and UNREAD.isdisjoint(request.features)
         and not serving.route.plain.capabilities.missing(request.features)
@@ -202,11 +202,6 @@ def by_scores(served: ServedRoute, request: GenerationRequest) -> bool:
     return request.temperature > 0 and not _is_promised(served)
 
 
-def _is_single(served: ServedRoute, request: GenerationRequest) -> bool:
-    """Whether the answer has one choice, or is one body of several prompts: Slipstream's engine answers each alone."""
-    return request.n == 1 and (request.prompts == 1 or not served.route.plain.own_engine)
-
-
 def _is_promised(served: ServedRoute) -> bool:
     fingerprint = served.plain.fingerprint
     return bool(fingerprint) and served.speculative is not None and served.speculative.fingerprint == fingerprint
@@ -214,6 +209,5 @@ def _is_promised(served: ServedRoute) -> bool:
 
 def _can_be_scored(served: ServedRoute, request: GenerationRequest) -> bool:
     """Whether servers can score answers to `request` by token ids alone: its prompt is nothing but text."""
-    plain = served.route.plain
-    has_scores = plain.scores_prompts and not plain.own_engine  # the contract of Slipstream's engine has no scores
-    return has_scores and request.endpoint is not Endpoint.RESPONSES and request.features.isdisjoint(_MEDIA)
+    has_text = request.endpoint is not Endpoint.RESPONSES and request.features.isdisjoint(_MEDIA)
+    return has_text and served.route.plain.scores_prompts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_gateway.upstreams.base import Piece, Wire
+from slipstream_gateway.upstreams.base import Piece
 
 MAX_ANSWER_BYTES = 1024 * 1024
 _COUNTED_AT_ONCE = 256
@@ -35,7 +35,7 @@ class AnswerCopy:
 
     def _count(self) -> None:
         new = self.pieces[self._counted :]
-        self._size_bytes += sum([len(piece.data) if isinstance(piece, Wire) else len(piece.text) for piece in new])
+        self._size_bytes += sum([len(piece.data) for piece in new])
         if self._size_bytes > MAX_ANSWER_BYTES:
             self.pieces.clear()
         self._counted = len(self.pieces)

@@ -70,11 +70,10 @@ class Answers:
                     if not call.request.stream:
                         whole = await self._complete(call, attempt)
                         attempt.completed()
-                        for piece in whole:
-                            if call.copy is not None:
-                                call.copy.add(piece)
-                            call.note_end(piece)
-                            yield piece
+                        if call.copy is not None:
+                            call.copy.add(whole)
+                        call.note_end(whole)
+                        yield whole
                         return
                     stream = await self._open(call, attempt)
                     patience_s, late = self._patience(candidate, call, served)
@@ -113,33 +112,28 @@ class Answers:
         finally:
             search.close()
 
-    async def _complete(self, call: Call, attempt: Attempt) -> Sequence[Piece]:
+    async def _complete(self, call: Call, attempt: Attempt) -> Piece:
         """The whole answer to a request that is not streamed."""
         job = self._job(call, attempt)
         with call.timer.waiting(self._deadlines.total_s, "the answer", probed=True):
             completion = await attempt.replica.upstream.complete(job)
         call.spent, call.fingerprint = completion.usage, attempt.replica.upstream.fingerprint
         attempt.began(None)
-        return completion.pieces
+        return completion.body
 
     async def _open(self, call: Call, attempt: Attempt) -> Stream:
         """Opens a stream and waits for its first piece, of the answer or of its continuation."""
-        resumes = call.has_begun
+        resumes, upstream = call.has_begun, attempt.replica.upstream
         if not resumes and call.context.carrier is None:
-            upstream = attempt.replica.upstream
-            call.journal = journal_of(
-                call.request,
-                attempt.served.route,
-                attempt.backend,
-                sends_tokens=upstream.sends_tokens,
-                continues=upstream.drafting.continues(call.request),
-            )
+            with call.timer.waiting(self._deadlines.first_chunk_s, "the first chunk", probed=True):
+                await upstream.meet()
+            call.journal = journal_of(call.request, attempt.served.route, upstream.drafting)
         job = self._job(call, attempt)
         with call.timer.waiting(self._deadlines.first_chunk_s, "the first chunk", probed=True):
-            stream = await attempt.replica.upstream.open(job)
+            stream = await upstream.open(job)
         attempt.stream = stream
         if not resumes:
-            call.fingerprint = attempt.replica.upstream.fingerprint
+            call.fingerprint = upstream.fingerprint
         call.stream = stream
         attempt.began(stream)
         if resumes:
@@ -224,7 +218,7 @@ def _progressed(call: Call) -> bool:
 
 def _needs_token_ids(call: Call, attempt: Attempt) -> bool:
     """Whether the ids of the answer's tokens are used."""
-    if call.journal is not None and call.journal.asks_token_ids:
+    if call.journal is not None:
         return True
     return bool(call.drawn) and any(drawn.wants_token_ids(call, attempt) for drawn in call.drawn)
 

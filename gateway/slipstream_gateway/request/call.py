@@ -19,7 +19,7 @@ from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.request.journal import Journal
 from slipstream_gateway.request.observations import PendingObservation, Times
 from slipstream_gateway.request.outcome import Outcome, Span
-from slipstream_gateway.upstreams.base import Committed, Piece, Stream, Tokens, Usage, joined
+from slipstream_gateway.upstreams.base import Committed, Piece, Stream, Usage, joined
 from slipstream_gateway.upstreams.carrier import Carrier
 
 _NOTHING = Usage()
@@ -135,15 +135,15 @@ class Call:
 
     def note(self, piece: Piece) -> None:
         """Records the arrival of a piece of a stream."""
-        if isinstance(piece, Tokens) or piece.tokens:
+        if piece.tokens:
             self.last_s = time.perf_counter()
             if self.first_s is None:
                 self.first_s = self.last_s
             self.note_end(piece)
 
     def note_end(self, piece: Piece) -> None:
-        if isinstance(piece, Tokens) and piece.finish_reason is not None:
-            self.finish_reasons += (piece.finish_reason,)
+        if piece.finish_reasons:
+            self.finish_reasons += piece.finish_reasons
 
     def times(self) -> Times:
         """The times so far. The choices of a request share the time, and their tokens are added, so there is no time

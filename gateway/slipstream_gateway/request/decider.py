@@ -11,8 +11,8 @@ from slipstream_core.types import Caller, Decision, GenerationRequest, RequestPr
 from slipstream_gateway.decide.estimate import ForecastQuery, subject_of
 from slipstream_gateway.decide.route import DecisionInputs, Health, decide
 from slipstream_gateway.fleet.snapshot import ServedRoute
+from slipstream_gateway.upstreams.engine_wire import client_xargs
 from slipstream_gateway.upstreams.pool import Replica
-from slipstream_gateway.upstreams.vllm_wire import client_xargs
 
 _UP, _DOWN = Health(), Health(speculative_available=False)
 

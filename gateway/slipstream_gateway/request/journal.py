@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from typing import Protocol
 
 import msgspec
-from slipstream_core.manifest.table import Backend, Route
+from slipstream_core.manifest.table import Route
 from slipstream_core.types import Endpoint, GenerationRequest
 
-from slipstream_gateway.upstreams.base import Committed, Piece, Tokens, Usage, Wire, has_relayed_features
+from slipstream_gateway.upstreams.base import Committed, Drafting, Piece, Usage
 from slipstream_gateway.upstreams.openai_continuation import is_open_stop, read_forwarded
 
 MAX_FORWARDED_BYTES = 8 * 1024 * 1024
@@ -29,49 +28,14 @@ _PER_TOKEN = frozenset(
 )
 
 
-class Journal(Protocol):
-    """Records the pieces of a stream in the order in which they are sent to the client. `asks_token_ids`: token ids
-    must be requested from a server that returns them only on request."""
-
-    asks_token_ids: bool
-
-    def add(self, piece: Piece) -> None:
-        """Records one piece. Must cost next to nothing, because it runs for each chunk of each stream."""
-        ...
-
-    def committed(self, usage: Usage) -> Committed | None:
-        """The recorded part of an answer with `usage` so far; None if it does not suffice for a resumption."""
-        ...
-
-
-class TokenJournal:
-    """The token ids of one answer. With them another server of the same target continues exactly. Its text starts after
-    the ids, so that text which the first server held back, part of a character or of a stop string, is sent once."""
-
-    asks_token_ids = False
-
-    def __init__(self) -> None:
-        self._token_ids = array("i")
-
-    def add(self, piece: Piece) -> None:
-        if isinstance(piece, Tokens):
-            self._token_ids.extend(piece.token_ids)
-
-    def committed(self, usage: Usage) -> Committed | None:
-        return Committed(
-            token_ids=tuple(self._token_ids), prompt_tokens=usage.prompt_tokens, output_tokens=len(self._token_ids)
-        )
-
-
-class WireJournal:
-    """The forwarded bytes of an answer, and its token ids. Another server can continue it by its text (`by_text`) or by
-    its token ids (`by_tokens`). The bytes are parsed only for a resumption.
+class Journal:
+    """The pieces of a stream in the order in which they are sent to the client: their bytes and their token ids.
+    Another server can continue the answer by its text (`by_text`) or by its token ids (`by_tokens`). The bytes are
+    parsed only for a resumption.
 
     Before the end of a stream only its token ids give the number of tokens: an event may hold several, of one
     speculative step or of several steps that the server sent together.
     """
-
-    asks_token_ids = True
 
     def __init__(self, request: GenerationRequest, *, by_text: bool, by_tokens: bool) -> None:
         self._request = request
@@ -82,16 +46,18 @@ class WireJournal:
         self._token_ids = array("i")
 
     def add(self, piece: Piece) -> None:
-        if isinstance(piece, Wire) and self._size_bytes <= MAX_FORWARDED_BYTES:
+        """Records one piece. Must cost next to nothing, because it runs for each chunk of each stream."""
+        if self._size_bytes <= MAX_FORWARDED_BYTES:
             self._blocks.append(piece.data)
             self._size_bytes += len(piece.data)
             self._token_ids.extend(piece.token_ids)
 
     def committed(self, usage: Usage) -> Committed | None:
+        """The recorded part of an answer with `usage` so far; None if it does not suffice for a resumption."""
         if self._size_bytes > MAX_FORWARDED_BYTES:
             return None
         found = read_forwarded(self._blocks, usage, least_tokens=len(self._token_ids))
-        if found is None or is_open_stop(found.text, self._request.stop):
+        if found is None or (not self._by_tokens and is_open_stop(found.text, self._request.stop)):
             return None
         if self._by_tokens:
             ids, text = tuple(self._token_ids), found.text if self._by_text else ""
@@ -100,11 +66,9 @@ class WireJournal:
         return found if limit is None or found.output_tokens < limit else None
 
 
-def journal_of(
-    request: GenerationRequest, route: Route, backend: Backend, *, sends_tokens: bool, continues: bool = False
-) -> Journal | None:
-    """The journal for the stream of `request` from `backend`. None: the stream cannot resume on another server.
-    `sends_tokens`: see `Upstream`; `continues`: the server's `Drafting.continues`.
+def journal_of(request: GenerationRequest, route: Route, drafting: Drafting) -> Journal | None:
+    """The journal for the stream of `request` from a server with `drafting`. None: the stream cannot resume on another
+    server.
 
     Only a single answer of free text can resume. Otherwise the continuation would differ from the uninterrupted answer:
     with several answers; if the next token depends on more than the text before it (penalties, a grammar); or if the
@@ -116,13 +80,10 @@ def journal_of(
         return None
     if not has_plain_text(request):
         return None
-    if sends_tokens:
-        exact = backend.own_engine or request.temperature == 0.0
-        return TokenJournal() if exact and not has_relayed_features(request) else None
     by_text = allowed == "text" and _is_open_text(request)
-    # The server holds back text that may begin a stop string, and counts bad words from the first token of its own.
-    by_tokens = continues and not request.stop and "bad_words" not in request.features
-    return WireJournal(request, by_text=by_text, by_tokens=by_tokens) if by_text or by_tokens else None
+    # A server counts bad words from the first token of its own.
+    by_tokens = drafting.continues(request) and "bad_words" not in request.features
+    return Journal(request, by_text=by_text, by_tokens=by_tokens) if by_text or by_tokens else None
 
 
 def has_plain_text(request: GenerationRequest) -> bool:

@@ -171,7 +171,7 @@ class Search:
         loop, resume_s = asyncio.get_running_loop(), self._shared.deadlines.resume_s
         while True:
             self._change_servers()
-            found = self._affordable(known.candidate)
+            found = self._affordable()
             if isinstance(found, Candidate):
                 return found
             is_final = found not in (Result.NO_SERVER, Result.NO_BUDGET)
@@ -185,9 +185,9 @@ class Search:
         _log.warning("%s: a stream broke off and does not resume: %s", known.candidate.replica.name, found)
         raise StreamInterrupted(known.failure) from known.failure
 
-    def _affordable(self, broken: Candidate) -> Candidate | Result:
+    def _affordable(self) -> Candidate | Result:
         """The next server of a round that can continue the answer, as far as the retry budget permits."""
-        while isinstance(found := self._next(), Candidate) and not self._can_continue(found, broken):
+        while isinstance(found := self._next(), Candidate) and not _continues(found, self._call):
             self._tried.append(Tried(found))
         is_free, self._is_free = self._is_free, False
         if isinstance(found, Candidate) and not is_free and not self._shared.retries.allow():
@@ -203,17 +203,13 @@ class Search:
             self._entered.append(fleet.enter())
             self._plan, self._tried = self._plan._replace(served=now), []
 
-    def _can_continue(self, candidate: Candidate, broken: Candidate) -> bool:
-        """Whether the server of `candidate` can use the journal of `broken`, in the same form of chunks."""
-        return candidate.backend.protocol is broken.backend.protocol and _continues(candidate, self._call)
-
 
 def _continues(candidate: Candidate, call: Call) -> bool:
     """Whether the server continues the committed part of the answer, by what is known of it."""
-    upstream, committed = candidate.replica.upstream, call.committed
-    if upstream.sends_tokens or committed is None or committed.text or not committed.token_ids:
+    committed = call.committed
+    if committed is None or committed.text or not committed.token_ids:
         return True
-    return upstream.drafting.continues(call.request)
+    return candidate.replica.upstream.drafting.continues(call.request)
 
 
 def _freed_its_work(failure: SlipstreamError) -> bool:

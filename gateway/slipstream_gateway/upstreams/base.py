@@ -6,7 +6,7 @@ piece has arrived, so that any earlier failure can still be retried elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
@@ -51,13 +51,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     `seeded`: the server gets the gateway's seed if the client set none. With `adaptive`, the draft length is a
     maximum: in each step the server verifies as many draft tokens as pay. Only servers with `Drafting.adaptive`
-    can. `margins` requests `Tokens.margins`, if the upstream supports it. `headers` are forwarded by HTTP upstreams
-    (authorization, trace context); names in lower case. `committed`: the answer continues after it, and its usage
-    covers the whole answer: prompt and output count once, drafts and steps are those of this part. `deadline_s`, by
-    `time.monotonic`, is when the client stops waiting. `request_class` is the decision's, for servers that count by
-    class. `token_ids` requests the answer's token ids beside its text, if the server supports it; the client does
-    not see them. `bounds_output`: `Usage.most_output_tokens` must be updated while the answer streams. `carrier`: a
-    proxy sends the request to the server; None: the upstream itself.
+    can. `headers` are forwarded (authorization, trace context); names in lower case. `committed`: the answer continues
+    after it, and its usage covers the whole answer: prompt and output count once, drafts and steps are those of this
+    part. `deadline_s`, by `time.monotonic`, is when the client stops waiting. `request_class` is the decision's, for
+    servers that count by class. `token_ids` requests the answer's token ids beside its text, if the server supports
+    it; the client does not see them. `bounds_output`: `Usage.most_output_tokens` must be updated while the answer
+    streams. `carrier`: a proxy sends the request to the server; None: the upstream itself.
     """
 
     request: GenerationRequest
@@ -67,22 +66,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     seeded: bool = False
     adaptive: bool = False
     headers: tuple[tuple[str, str], ...] = ()
-    margins: bool = False
     committed: Committed | None = None
     deadline_s: float | None = None
     request_class: str = ""
     token_ids: bool = False
     bounds_output: bool = True
     carrier: Carrier | None = None
-
-
-_TENSOR_FEATURES = frozenset({"n", "prompt"})
-
-
-def has_relayed_features(request: GenerationRequest) -> bool:
-    """Whether a Triton model gets `request` unchanged (`openai_request`), because its tensors cannot represent part of
-    it. The answer then has OpenAI's form, and no token ids."""
-    return not request.features <= _TENSOR_FEATURES
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -109,21 +98,9 @@ class Usage(msgspec.Struct, kw_only=True):
     draft: str = ""
 
 
-def common_draft(names: Iterable[str]) -> str:
-    """The draft of all parts of an answer; empty if they had different ones."""
-    known = set(names)
-    return known.pop() if len(known) == 1 else ""
-
-
-def sum_known(parts: Iterable[float | None]) -> float | None:
-    """The sum of the engine's time over the parts of an answer; None if that of any part is unknown."""
-    known = tuple(parts)
-    return None if None in known else sum(part for part in known if part is not None)
-
-
 def joined(before: Usage, now: Usage) -> Usage:
     """What an answer of two parts has cost. `now` counts prompt and output of the whole (see `Job`), unless it has not
-    begun."""
+    begun. The draft is empty if the parts had different ones."""
     width = max(len(before.rejected_at), len(now.rejected_at))
     rows = [row + (0,) * (width - len(row)) for row in (before.rejected_at, now.rejected_at)]
     return Usage(
@@ -135,42 +112,27 @@ def joined(before: Usage, now: Usage) -> Usage:
         steps=before.steps + now.steps,
         rejected_at=tuple(map(sum, zip(*rows, strict=True))),
         exact=before.exact and now.exact,
-        engine_s=sum_known((before.engine_s, now.engine_s)),
-        draft=common_draft((before.draft, now.draft)),
+        engine_s=None if before.engine_s is None or now.engine_s is None else before.engine_s + now.engine_s,
+        draft=before.draft if before.draft == now.draft else "",
     )
 
 
-class Tokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The tokens that one step added to choice `index`, to be rendered as OpenAI's JSON. The last one of a choice has a
-    `finish_reason` (`stop` or `length`). `margins` is the gap between the target's two highest logits at each of
-    `token_ids`; empty if not requested. `prompt_token_ids` are those of the prompt, in the first piece of an answer
-    whose job requested token ids."""
-
-    index: int
-    text: str
-    token_ids: tuple[int, ...] = ()
-    finish_reason: str | None = None
-    margins: tuple[float, ...] = ()
-    prompt_token_ids: tuple[int, ...] = ()
-
-
-class Wire(msgspec.Struct, frozen=True, gc=False):
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """Bytes in OpenAI's form: whole SSE events, or a whole JSON body. `tokens` is False for a block without generated
-    text (the role event). `token_ids` and `prompt_token_ids` are those of the block, if the job requested them."""
+    text (the role event). `token_ids` and `prompt_token_ids` are those of the block, if the job requested them;
+    `finish_reasons` those of the choices that end in it."""
 
     data: bytes
     tokens: bool = True
     token_ids: tuple[int, ...] = ()
     prompt_token_ids: tuple[int, ...] = ()
-
-
-Piece = Wire | Tokens
+    finish_reasons: tuple[str, ...] = ()
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer: one `Wire` body, or one final `Tokens` per choice, ordered by index."""
+    """A whole answer: its body and its cost."""
 
-    pieces: tuple[Piece, ...]
+    body: Piece
     usage: Usage
 
 
@@ -189,7 +151,8 @@ class Drafting(NamedTuple):
     its drafts, None: no limit. `identity` is the rest of the server's description: a different identity means that
     it drafts differently. `adaptive`: see `Job`. `seed_equality`: a request with a seed gets the same sampled
     tokens at every draft length, so that an adaptive draft length does not change them. `resumes`: the answers
-    that the server continues by their token ids: `greedy` ones alone, `seeded` ones too, or none (empty)."""
+    that the server continues by their token ids: `greedy` ones alone, `seeded` ones too, or none (empty).
+    `resumes_stops`: those with stop strings, too: the continuation has the text that was held back."""
 
     withheld: Withheld | None = None
     longest: int | None = None
@@ -198,9 +161,12 @@ class Drafting(NamedTuple):
     adaptive: bool = False
     seed_equality: bool = False
     resumes: str = ""
+    resumes_stops: bool = False
 
     def continues(self, request: GenerationRequest) -> bool:
         """Whether the server continues an answer to `request`, by its token ids, with the same tokens."""
+        if request.stop and not self.resumes_stops:
+            return False
         return self.is_seeded or (self.resumes == "greedy" and request.temperature == 0.0)
 
     @property
@@ -246,13 +212,11 @@ class Upstream(Protocol):
     """One replica of an inference server. Methods raise `UpstreamError`, `Overloaded` or `RequestError`.
 
     `gives_token_ids`: every server of this kind gives the token ids of its answers (see `Job.token_ids`). Of others a
-    check finds out. `sends_tokens`: its pieces are `Tokens`, the same in a stream and in one piece; else they are bytes
-    in OpenAI's form. `answers_probes`: `probe` is answered however busy the model is, so that a missing answer means a
+    check finds out. `answers_probes`: `probe` is answered however busy the model is, so that a missing answer means a
     server that hangs.
     """
 
     gives_token_ids: bool
-    sends_tokens: bool
     answers_probes: bool
 
     @property
@@ -270,6 +234,11 @@ class Upstream(Protocol):
     @property
     def draft_standings(self) -> tuple[DraftStanding, ...]:
         """What the server's engine knows of its drafts; empty if it has no choice."""
+        ...
+
+    async def meet(self) -> None:
+        """Waits for the server's description of itself (`drafting`) if it has none yet and should have one. Never
+        raises."""
         ...
 
     async def complete(self, job: Job) -> Completion: ...

@@ -24,7 +24,7 @@ _encode = msgspec.json.encode
 def seed_of(job: Job) -> int | None:
     """The seed that the server gets: the client's, or the gateway's where that costs nothing. Several prompts of one
     request would share it, so that equal ones had equal answers."""
-    if job.seeded and job.request.choices == 1:
+    if job.seeded and job.request.prompts == 1:
         return job.request.seed
     return _decode_seed(job.request.raw).seed
 
@@ -44,6 +44,7 @@ def client_usage(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
         "target_steps": usage.steps,
         "rejected_at": usage.rejected_at,
         "engine_seconds": usage.engine_s,
+        "draft": usage.draft or None,
         "resumed": job.committed.resumed if job.committed is not None else (),
     }
     usage_fields["slipstream"] = msgspec.Raw(_encode(own))

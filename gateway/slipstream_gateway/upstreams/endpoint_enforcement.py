@@ -20,7 +20,6 @@ class RefusedUpstream:
     """Every request to it fails as with a server that is down, so that a pair with another server keeps working."""
 
     gives_token_ids = False
-    sends_tokens = False
     answers_probes = False
     fingerprint = ""
     draft_standings = ()
@@ -33,6 +32,9 @@ class RefusedUpstream:
     @property
     def drafting(self) -> Drafting:
         return ANY_DRAFT
+
+    async def meet(self) -> None:
+        """There is no server."""
 
     async def complete(self, job: Job) -> Completion:
         raise self._error()

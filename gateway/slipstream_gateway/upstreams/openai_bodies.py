@@ -6,11 +6,9 @@ import aiohttp
 from slipstream_core.errors import Overloaded, SlipstreamError, UpstreamFailed, UpstreamRejected, UpstreamUnavailable
 from slipstream_core.network_errors import NETWORK_ERRORS, describe_network_error
 
-from slipstream_gateway.upstreams.carrier import CarriedResponse
-from slipstream_gateway.upstreams.http1 import Http1Response
+from slipstream_gateway.upstreams.transport import HttpResponse
 from slipstream_gateway.upstreams.valid_json import valid_json
 
-HttpResponse = Http1Response | CarriedResponse
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 

@@ -20,7 +20,16 @@ from slipstream_gateway.upstreams.sse import DONE, count_events
 from slipstream_gateway.upstreams.wire_errors import failure_at, may_be_error
 
 _DONE = re.compile(rb"(?:\A|\n)data:[ \t]*\[DONE\][ \t]*\n")  # a whole line: generated text may contain the word
-_FINISH = re.compile(rb'"finish_reason": ?"')
+_FINISH = re.compile(rb'"finish_reason": ?"(\w+)')
+_FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter"})
+
+
+def finish_reasons_of(data: bytes) -> tuple[str, ...]:
+    """The finish reasons in a body or in a block of events, from a closed set, because they are recorded in spans."""
+    if b'"finish_reason":"' not in data and b'"finish_reason": "' not in data:
+        return ()
+    names = [reason.decode() for reason in _FINISH.findall(data)]
+    return tuple([name if name in _FINISH_REASONS else "other" for name in names])
 
 
 class Reader(Protocol):

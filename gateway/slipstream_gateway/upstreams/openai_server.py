@@ -1,20 +1,14 @@
-"""An OpenAI-compatible HTTP server (vLLM, SGLang, …) as an upstream.
-
-Requests go through `http1`, everything else through aiohttp's client.
-"""
+"""An OpenAI-compatible server (vLLM, SGLang, …) as an upstream."""
 
 from __future__ import annotations
 
-import errno
-import ssl
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import aiohttp
 import msgspec
 from multidict import CIMultiDict
 from slipstream_core.errors import (
-    ConnectTimeout,
     Incomparable,
     UpstreamFailed,
     UpstreamUnavailable,
@@ -23,22 +17,29 @@ from slipstream_core.manifest.dialects import DIALECTS, Dialect
 from slipstream_core.manifest.engines import DialectName
 from slipstream_core.network_errors import NETWORK_ERRORS, describe_network_error
 from slipstream_core.types import Endpoint
-from yarl import URL
 
-from slipstream_gateway.upstreams.base import ANY_DRAFT, MAX_COUNT, Completion, Drafting, Job, TokenScore, Usage, Wire
+from slipstream_gateway.upstreams.base import (
+    ANY_DRAFT,
+    MAX_COUNT,
+    Completion,
+    Drafting,
+    DraftStanding,
+    Job,
+    Piece,
+    TokenScore,
+    Usage,
+)
 from slipstream_gateway.upstreams.dialect_wire import count_dialect_body, dialect_body, dialect_reader_of
-from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
-from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
-from slipstream_gateway.upstreams.http1 import KEEP_ALIVE_S, BrokenExchange, Http1Client, Http1Response, NotHttp
 from slipstream_gateway.upstreams.model_name import ModelName
-from slipstream_gateway.upstreams.openai_bodies import HttpResponse, read_body, read_whole, refusal
+from slipstream_gateway.upstreams.openai_bodies import read_whole, refusal
 from slipstream_gateway.upstreams.openai_continuation import continued_body
-from slipstream_gateway.upstreams.openai_reading import Reader
+from slipstream_gateway.upstreams.openai_reading import Reader, finish_reasons_of
 from slipstream_gateway.upstreams.openai_wire import read_body_usage
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
 from slipstream_gateway.upstreams.scores import UNSCORED, score_by
 from slipstream_gateway.upstreams.sse import EventSplitter, is_whole_event
 from slipstream_gateway.upstreams.token_ids import TokenIds, requests_ids
+from slipstream_gateway.upstreams.transport import Fetched, HttpResponse, Transport
 from slipstream_gateway.upstreams.valid_json import valid_events, valid_json
 from slipstream_gateway.upstreams.wire_errors import reported_error
 
@@ -48,7 +49,7 @@ _PATHS = {
     Endpoint.RESPONSES: "v1/responses",
 }
 _MODELS_PATH = "v1/models"
-_TLS_HINT = " (over TLS; a server that requires a client certificate closes connections this way, see --upstream-cert)"
+_DEADLINE_GRACE_S = 0.5
 
 
 class _Model(msgspec.Struct):
@@ -73,48 +74,40 @@ _models = msgspec.json.Decoder(_Models)
 
 
 class OpenAiUpstream:
-    """One server at `base_url` (`http://host:port`, with or without a closing `/v1`)."""
+    """One server, reached by `transport`, which the upstream closes. `api_key` is the gateway's own for it."""
 
     gives_token_ids = False
-    sends_tokens = False
-    answers_probes = False
-    fingerprint = ""
-    draft_standings = ()
+    _probe_timeout_s: float | None = None
 
     def __init__(
         self,
-        base_url: str,
+        transport: Transport,
         *,
-        connect_timeout_s: float,
         api_key: str | None = None,
-        tls: ssl.SSLContext | None = None,
-        rules: EndpointRules | None = None,
         dialect: Dialect = DIALECTS[DialectName.OPENAI],
     ) -> None:
-        self._root = URL(base_url.rstrip("/").removesuffix("/v1") + "/")
-        self._urls = {endpoint: self._root.join(URL(path)) for endpoint, path in _PATHS.items()}
+        self.answers_probes = transport.answers_probes
+        self._transport = transport
         self._dialect = dialect
-        self._probe_url = self._root.join(URL(dialect.ready_path))
+        self._ready_path = dialect.ready_path
         self._api_key = api_key
-        resolver = CheckedResolver(rules) if rules is not None else None
-        self._client = Http1Client(
-            self._root,
-            connect_timeout_s=connect_timeout_s,
-            tls=(tls or ssl.create_default_context()) if self._root.scheme == "https" else None,
-            resolver=resolver,
-        )
-        self._session = aiohttp.ClientSession(  # for probes and control routes
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=tls or True, resolver=resolver),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
-        )
 
     @property
     def drafting(self) -> Drafting:
         """Any draft length: such a server drafts as configured at its start."""
         return ANY_DRAFT
+
+    @property
+    def fingerprint(self) -> str:
+        """Empty: such a server promises nothing."""
+        return ""
+
+    @property
+    def draft_standings(self) -> tuple[DraftStanding, ...]:
+        return ()
+
+    async def meet(self) -> None:
+        """Such a server has no description."""
 
     async def complete(self, job: Job) -> Completion:
         body = valid_json(await read_whole(await self._post(job)))
@@ -126,7 +119,7 @@ class OpenAiUpstream:
         except (ValueError, RecursionError):
             raise UpstreamFailed("The upstream returned something other than a JSON object.") from None
         body = ModelName(job.request.model).of_body(body)
-        return Completion(pieces=(Wire(body, True, *ids.pop()),), usage=usage)
+        return Completion(body=Piece(body, True, *ids.pop(), finish_reasons_of(body)), usage=usage)
 
     async def open(self, job: Job) -> OpenAiStream:
         response = await self._post(job)
@@ -139,25 +132,16 @@ class OpenAiUpstream:
         return stream
 
     async def probe(self) -> None:
-        try:
-            async with self._session.get(self._probe_url, headers=self._headers(()), allow_redirects=False) as response:
-                status = response.status
-        except NETWORK_ERRORS as exc:
-            raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None
+        status = (await self._fetch("GET", self._ready_path, timeout_s=self._probe_timeout_s)).status
         if status >= 500:
             raise UpstreamUnavailable(f"The upstream returned status {status}.")
 
     async def models(self) -> Mapping[str, int | None]:
-        url = self._root.join(URL(_MODELS_PATH))
+        answer = await self._fetch("GET", _MODELS_PATH)
+        if answer.status != 200:
+            raise UpstreamFailed(f"The upstream returned status {answer.status} for its models.")
         try:
-            async with self._session.get(url, headers=self._headers(()), allow_redirects=False) as response:
-                status, body = response.status, await read_body(response)
-        except NETWORK_ERRORS as exc:
-            raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None
-        if status != 200:
-            raise UpstreamFailed(f"The upstream returned status {status} for its models.")
-        try:
-            return {model.id: model.context_tokens for model in _models.decode(body).data}
+            return {model.id: model.context_tokens for model in _models.decode(answer.body).data}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise UpstreamFailed("The upstream returned something other than a list of models.") from None
 
@@ -178,8 +162,10 @@ class OpenAiUpstream:
         return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
 
     async def aclose(self) -> None:
-        self._client.close()
-        await self._session.close()
+        await self._transport.aclose()
+
+    async def _fetch(self, method: str, path: str, *, timeout_s: float | None = None) -> Fetched:
+        return await self._transport.fetch(method, path, self._headers(()), timeout_s=timeout_s)
 
     def _headers(self, passed: tuple[tuple[str, str], ...]) -> CIMultiDict[str]:
         headers = CIMultiDict(passed)
@@ -212,13 +198,12 @@ class OpenAiUpstream:
 
     async def _post(self, job: Job) -> HttpResponse:
         """Sends the request; returns the response once its status is 200."""
-        body = self._body(job)
-        url, headers = self._urls[job.request.endpoint], self._job_headers(job)
-        response: HttpResponse
+        body, headers = self._body(job), self._job_headers(job)
         if job.carrier is not None:
-            response = await job.carrier.post(f"{url.host}:{url.port}", headers, body)
+            response = await job.carrier.post(self._transport.address, headers, body)
         else:
-            response = await self._send(url, headers, body)
+            path = _PATHS[job.request.endpoint]
+            response = await self._transport.post(path, headers, body, timeout_s=_timeout_s(job))
         return await self._accepted(response)
 
     async def _accepted(self, response: HttpResponse) -> HttpResponse:
@@ -231,25 +216,11 @@ class OpenAiUpstream:
             raise UpstreamFailed(f"The upstream compressed its answer ({coding[:20]!r}), which was not permitted.")
         return response
 
-    async def _send(self, url: URL, headers: CIMultiDict[str], body: bytes) -> Http1Response:
-        try:
-            return await self._client.post(url.raw_path_qs, headers, body)
-        except TimeoutError as exc:
-            raise ConnectTimeout("The upstream did not accept a connection in time.") from exc
-        except NotHttp as exc:
-            raise UpstreamFailed("The upstream's response is not HTTP.", detail=describe_network_error(exc)) from None
-        except OSError as exc:
-            hint = _TLS_HINT if url.scheme == "https" and _is_hung_up(exc) else ""
-            detail = f"{describe_network_error(exc)}{hint}"
-            broke = isinstance(exc, BrokenExchange)
-            raise UpstreamUnavailable("The upstream is unreachable.", detail=detail, broke=broke) from None
 
-
-def _is_hung_up(error: Exception) -> bool:
-    """Whether the server closed the connection. The kind of exception depends on which part was noticed first."""
-    if isinstance(error, ConnectionResetError | BrokenPipeError):
-        return True
-    return getattr(error, "errno", None) in (errno.ECONNRESET, errno.EPIPE)
+def _timeout_s(job: Job) -> float | None:
+    """The server's time for `job`, None without a limit. It is slightly longer than the client's deadline: the gateway
+    then cancels first and knows the reason, and the server still stops its work if the gateway is gone."""
+    return None if job.deadline_s is None else max(job.deadline_s - time.monotonic(), 0.0) + _DEADLINE_GRACE_S
 
 
 class OpenAiStream:
@@ -271,7 +242,7 @@ class OpenAiStream:
         self._reader = reader(job, self.usage)
         self._ids = TokenIds(stream=True) if requests_ids(job) else None
         self._names = ModelName(job.request.model, in_response=job.request.endpoint is Endpoint.RESPONSES)
-        self._first: Wire | None = None
+        self._first: Piece | None = None
 
     async def prefetch(self) -> None:
         """Waits for the first block, before which nothing is sent to the client. Announcements before the first
@@ -279,10 +250,11 @@ class OpenAiStream:
         first = await self._read()
         while first is not None and not self._reader.begun and (more := await self._read()) is not None:
             ids, prompt_ids = first.token_ids + more.token_ids, first.prompt_token_ids + more.prompt_token_ids
-            first = Wire(first.data + more.data, more.tokens, ids, prompt_ids)
+            ends = first.finish_reasons + more.finish_reasons
+            first = Piece(first.data + more.data, more.tokens, ids, prompt_ids, ends)
         self._first = first
 
-    async def next(self) -> Wire | None:
+    async def next(self) -> Piece | None:
         if self._first is not None:
             piece, self._first = self._first, None
             return piece
@@ -294,7 +266,7 @@ class OpenAiStream:
         else:
             self._response.close()
 
-    async def _read(self) -> Wire | None:
+    async def _read(self) -> Piece | None:
         """The next block. None after the last event: clients leave then, and the answer is whole."""
         while True:
             if self._reader.failed:
@@ -313,13 +285,13 @@ class OpenAiStream:
             if block and (piece := self._take(block)).data:
                 return piece
 
-    def _end(self) -> Wire:
+    def _end(self) -> Piece:
         """The last block of a body that ended without `[DONE]`. The answer is whole if `[DONE]` lacks its blank line,
         or if each choice has its finish reason."""
         tail = valid_events(self._splitter.tail)
         if tail.lstrip().startswith(b"{"):
             raise reported_error(tail) or UpstreamFailed("The upstream sent one JSON object in place of a stream.")
-        last = self._take(tail.rstrip() + b"\n\n") if is_whole_event(tail) else Wire(b"")
+        last = self._take(tail.rstrip() + b"\n\n") if is_whole_event(tail) else Piece(b"")
         if self._reader.done:
             return last
         if not self._reader.finished or self._reader.failed:
@@ -327,17 +299,19 @@ class OpenAiStream:
         self._reader.done = True
         return msgspec.structs.replace(last, data=last.data + b"data: [DONE]\n\n")
 
-    def _take(self, block: bytes) -> Wire:
+    def _take(self, block: bytes) -> Piece:
         try:
             return self._read_block(block)
         except (ValueError, RecursionError):
             raise UpstreamFailed("The upstream sent a malformed event.") from None
 
-    def _read_block(self, block: bytes) -> Wire:
+    def _read_block(self, block: bytes) -> Piece:
+        reader = self._reader
         if self._ids is None:
-            return Wire(self._names.of_events(self._reader.read(block)), self._reader.generating)
+            block = self._names.of_events(reader.read(block))
+            return Piece(block, reader.generating, finish_reasons=finish_reasons_of(block))
         # The ids give the reader the number of tokens.
-        block = self._names.of_events(self._ids.take(self._reader.read(block)))
+        block = self._names.of_events(self._ids.take(reader.read(block)))
         # Ids of a block that is not forwarded are attached to the next one.
         ids, prompt_ids = self._ids.pop() if block else ((), ())
-        return Wire(block, self._reader.generating, ids, prompt_ids)
+        return Piece(block, reader.generating, ids, prompt_ids, finish_reasons_of(block))

@@ -15,7 +15,7 @@ import msgspec
 from slipstream_core.errors import Incomparable
 from slipstream_core.types import Endpoint, GenerationRequest
 
-from slipstream_gateway.upstreams.base import Completion, Job, TokenScore, Wire
+from slipstream_gateway.upstreams.base import Completion, Job, TokenScore
 
 UNSCORED = "unscored"
 """The cause of `Incomparable` for a server that does not return log-probabilities of a prompt."""
@@ -61,8 +61,7 @@ async def score_by(
         headers=headers,
     )
     completion = await complete(job)
-    data = b"".join(piece.data for piece in completion.pieces if isinstance(piece, Wire))
-    return read_scores(data, len(prompt_token_ids), answer_token_ids)
+    return read_scores(completion.body.data, len(prompt_token_ids), answer_token_ids)
 
 
 def read_scores(body: bytes, prompt_tokens: int, answer_token_ids: Sequence[int]) -> tuple[TokenScore, ...]:

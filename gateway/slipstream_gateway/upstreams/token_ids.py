@@ -1,8 +1,7 @@
 """Token ids of an answer in OpenAI's form, for parity: requested from vLLM, read, and removed from the client's bytes.
 
-With `return_token_ids` vLLM writes ids in place of null, and chat streams get an event for each step that has no text
-yet. Both are undone, so that the client's bytes are those of the same request without it (tried with vLLM 0.32.0).
-Quotes inside a JSON string are escaped, so only real keys match.
+With `return_token_ids` an answer has ids, and chat streams get an event for each step that has no text yet. The fields
+and those events are removed again. Quotes inside a JSON string are escaped, so only real keys match.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from slipstream_gateway.upstreams.sse import split_events
 FIELD = "return_token_ids"
 _ON: Mapping[str, msgspec.Raw] = {FIELD: msgspec.Raw(b"true")}
 _OFF: Mapping[str, msgspec.Raw] = {}
-_IDS = re.compile(rb'("(prompt_)?token_ids"\s*:\s*)\[([\d,\s]*)\]')
+_IDS = re.compile(rb',\s*"(prompt_)?token_ids"\s*:\s*\[([\d,\s]*)\]')  # never the first field
 _WITHOUT_TEXT = re.compile(rb'"delta"\s*:\s*\{\s*\}\s*,\s*"logprobs"\s*:\s*null\s*,\s*"finish_reason"\s*:\s*null')
 
 
@@ -60,6 +59,6 @@ class TokenIds:
         return b"" if taken != event and _WITHOUT_TEXT.search(taken) is not None else taken
 
     def _take(self, match: re.Match[bytes]) -> bytes:
-        key, of_prompt, ids = match.groups()
+        of_prompt, ids = match.groups()
         (self._prompt if of_prompt else self._answer).extend(map(int, ids.split(b",") if ids.strip() else ()))
-        return key + b"null"
+        return b""

@@ -38,7 +38,7 @@ _RECONNECT_WAIT_S = 0.8  # longer than the longest pause between two connection 
 _RESOLVE_AGAIN_S = 1.0
 _WHY_TIMEOUT_S = 0.5
 _MOST_LEFT = 16
-_CANNOT = "The inference server is unreachable."
+_CANNOT = "The upstream is unreachable."
 
 
 class _Target(NamedTuple):
@@ -103,7 +103,7 @@ class TritonChannel:
         except TimeoutError as exc:
             if state is failed:
                 raise UpstreamUnavailable(_CANNOT, detail=await self._why()) from exc
-            raise ConnectTimeout("The inference server did not accept a connection in time.") from exc
+            raise ConnectTimeout("The upstream did not accept a connection in time.") from exc
         self._was_ready = True
 
     async def _resolved(self) -> grpc.aio.Channel:
@@ -118,7 +118,7 @@ class TritonChannel:
         if self._channel is not None:
             return self._channel
         if not resolution.done():
-            raise ConnectTimeout("The inference server's name was not resolved in time.")
+            raise ConnectTimeout("The upstream's name was not resolved in time.")
         raise UpstreamUnavailable(_CANNOT, detail=self._refusal)
 
     async def _resolve(self) -> None:

@@ -1,6 +1,6 @@
-"""Triton's model repository for the pairs of a manifest: one model per pair, from its engine's template.
+"""Triton's model repository for the pairs of a manifest: one model per pair, from the template.
 
-The templates are in `deploy/model_repository`, and the wheel contains a copy of them.
+The template is in `deploy/model_repository`, and the wheel contains a copy of it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from pathlib import Path
 
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair, VllmEngine, triton_model_name
-from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_repository
+from slipstream_core.manifest.triton_model import (
+    APPLICATION,
+    VLLM_APPLICATION,
+    engine_parameters,
+    render_config,
+    template_model,
+)
 
 from slipstream_tools.up.checkpoint_folders import check_folders
 from slipstream_tools.up.triton_vllm import ENVIRONMENT_PARAMETER, write_stub_environment
-from slipstream_tools.up.vllm_environment import VllmInstall
+from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 from slipstream_tools.up.vllm_pairs import launch_of
-
-TEMPLATE_MODEL, VLLM_TEMPLATE_MODEL = "slipstream", "slipstream_vllm"
 
 
 def write_repository(
@@ -38,7 +42,8 @@ def write_repository(
     Raises:
         CommandError: a checkpoint folder is missing, or two pairs have the same Triton model name.
     """
-    templates = template_repository()
+    template = template_model()
+    config = (template / "config.pbtxt").read_text(encoding="utf-8")
     environment = None
     for pair in pairs:
         name = triton_model_name(pair)
@@ -50,13 +55,10 @@ def write_repository(
                 raise CommandError(f"ModelPair/{pair.metadata.name}: spec.engine: vLLM is not installed here")
             environment = environment or write_stub_environment(vllm, folder.parent / "vllm_stub")
             parameters = _vllm_parameters(pair, manifest_folder, vllm_arguments, environment)
-            template = templates / VLLM_TEMPLATE_MODEL
         else:
             parameters = engine_parameters(pair, manifest_folder.resolve())
             check_folders(pair, manifest_folder.resolve())
-            template = templates / TEMPLATE_MODEL
         shutil.copytree(template, model, ignore=shutil.ignore_patterns("__pycache__"))
-        config = (template / "config.pbtxt").read_text(encoding="utf-8")
         (model / "config.pbtxt").write_text(render_config(config, name, parameters), encoding="utf-8")
     return folder
 
@@ -65,4 +67,9 @@ def _vllm_parameters(
     pair: ModelPair, manifest_folder: Path, arguments: Sequence[str], environment: Path
 ) -> Mapping[str, str]:
     launch = launch_of(pair, manifest_folder=manifest_folder, extra=arguments)
-    return {"vllm_args": shlex.join(launch.arguments()), ENVIRONMENT_PARAMETER: str(environment)}
+    return {
+        APPLICATION: VLLM_APPLICATION,
+        "vllm_args": shlex.join(launch.arguments()),
+        "nice": str(NICE),
+        ENVIRONMENT_PARAMETER: str(environment),
+    }

@@ -16,7 +16,7 @@ from slipstream_tools.up.ports import free_ports
 from slipstream_tools.up.processes import Child
 from slipstream_tools.up.supervisor import Supervisor
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
-from slipstream_tools.up.vllm_environment import NICE, VllmInstall
+from slipstream_tools.up.vllm_environment import VllmInstall
 from slipstream_tools.up.vllm_pairs import launch_of, vllm_pairs
 from slipstream_tools.up.vllm_server import VllmServer
 
@@ -128,8 +128,7 @@ class LocalServers:
             vllm_arguments=options.vllm_arguments,
         )
         ports = TritonPorts(host=LOOPBACK, grpc=options.grpc_port, http=options.http_port, metrics=options.metrics_port)
-        nice = NICE if any(isinstance(pair.spec.engine, VllmEngine) for pair in pairs) else 0
-        self._triton = TritonServer(model_repository=repository, run_dir=run_dir, ports=ports, nice=nice)
+        self._triton = TritonServer(model_repository=repository, run_dir=run_dir, ports=ports)
 
     def _start_vllm(self, table: RoutingTable, options: UpOptions, run_dir: Path, install: VllmInstall) -> None:
         pairs = vllm_pairs(table)

@@ -48,8 +48,8 @@ class TritonServer:
     `run_dir` is private to this server and holds its backend folder and log.
     """
 
-    def __init__(self, *, model_repository: Path, run_dir: Path, ports: TritonPorts, nice: int = 0) -> None:
-        """Starts it, with its priority lowered by `nice`; it is not ready yet.
+    def __init__(self, *, model_repository: Path, run_dir: Path, ports: TritonPorts) -> None:
+        """Starts it; it is not ready yet.
 
         Raises:
             CommandError: Triton is not installed here, or not for this Python, or a folder has a path with which
@@ -83,7 +83,6 @@ class TritonServer:
             log_path=run_dir / "triton.log",
             env=triton_environment(libraries),
             cwd=run_dir,  # vLLM searches packages in its working directory
-            nice=nice,
         )
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:

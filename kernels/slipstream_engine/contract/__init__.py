@@ -1,1 +1,1 @@
-"""What an engine and its front end share: requests, results and the protocol of a served engine."""
+"""Requests and results of the engine, the checks of a request, and what the engine reports of itself."""

@@ -1,4 +1,4 @@
-"""Request checks that all engines share, with the same error messages."""
+"""Checks of a request without a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_request(request: GenerationRequest, *, context_tokens: int, vocabulary
     """
     given = len(request.prompt_ids) + len(request.resume_ids)
     if not request.prompt_ids:
-        raise RequestError("the prompt is empty")
+        raise RequestError("expected at least one token, got none")
     if given >= context_tokens:
         resumed = " with resume_ids" if request.resume_ids else ""
         raise RequestError(
@@ -34,8 +34,8 @@ def check_request(request: GenerationRequest, *, context_tokens: int, vocabulary
     _check_sampling(request.sampling)
     ids = (*request.prompt_ids, *request.resume_ids)
     if min(ids) < 0 or max(ids) >= vocabulary:
-        unknown = next(token for token in ids if not 0 <= token < vocabulary)
-        raise RequestError(f"token id {unknown} is outside the vocabulary of {vocabulary}")
+        at, unknown = next((at, token) for at, token in enumerate(ids) if not 0 <= token < vocabulary)
+        raise RequestError(f"expected one of the model's {vocabulary} token ids, got {unknown}", token=at)
     for param, tokens in (("logit_bias", request.logit_bias), ("stop_token_ids", request.stop_ids)):
         for token in tokens:
             if not 0 <= token < vocabulary:

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TypeVar
 
 import msgspec
-
-Each = TypeVar("Each")
 
 
 class FinishReason(StrEnum):
@@ -59,9 +56,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to generate. `resume_ids` are output tokens committed elsewhere: the engine continues after them, and
     they count towards `max_tokens`. The continuation equals that of the earlier answer, sampled or not, at every draft
     length. `draft_tokens` is the draft length, 0 for plain decoding. With `adaptive` it is a maximum: in each step the
-    engine verifies as many draft tokens as pay. `margins` requests the gap between the target's two best logits for
-    each token. Requests of one `group` are alike: what an engine learns about drafts, it learns for
-    each group.
+    engine verifies as many draft tokens as pay. Requests of one `group` are alike: what an engine learns about drafts,
+    it learns for each group.
 
     `stop_ids` end the answer as EOS does. `ignore_eos` lets it go on after EOS, except where a grammar ends. Neither
     ends an answer of fewer than `min_tokens`. `logit_bias` is added to logits by token id. `logprobs` requests the
@@ -76,7 +72,6 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     draft_tokens: int = 0
     adaptive: bool = False
-    margins: bool = False
     group: str = ""
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
@@ -88,21 +83,16 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Costs of a request so far. `steps` counts the target's passes after the prompt. `rejected_at[i]` counts the steps
-    whose first rejected draft token was at position i. `counted` is False if the number of drafted tokens is
-    unknown; the fields after it, up to `rejected_at`, are then meaningless. `draft` is the name of the request's draft,
-    empty where there is no choice. `engine_s` is the request's engine
-    time: the sum over its passes of the pass time times the request's share of the rows. None if unknown.
-    `drafted_by_step` and `accepted_by_step` have the draft tokens of each pass that verified some; only in the last
-    chunk."""
+    """Costs of a request so far. `steps` counts the target's passes after the prompt. `draft` is the name of the
+    request's draft, empty where there is no choice. `engine_s` is the request's engine time: the sum over its passes of
+    the pass time times the request's share of the rows. None if unknown. `drafted_by_step` and `accepted_by_step` have
+    the draft tokens of each pass that verified some; only in the last chunk."""
 
     prompt_tokens: int
     output_tokens: int
-    counted: bool = True
     drafted: int = 0
     accepted: int = 0
     steps: int = 0
-    rejected_at: tuple[int, ...] = ()
     engine_s: float | None = None
     draft: str = ""
     drafted_by_step: tuple[int, ...] = ()
@@ -112,9 +102,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """Output of one step for one request. `text` is a delta and never ends inside a character. Text that may become
     part of a stop string is held back, so `token_ids` can be ahead of `text`. The last chunk of a request has a
-    `finish_reason`. With `FinishReason.ERROR` it also has a readable `error` and an `error_code`, as in `RequestError`.
-    `margins` has, for each of `token_ids`, the gap between the target's two best logits before any filter, and
-    `logprobs` its log-probability; None unless requested."""
+    `finish_reason`. With `FinishReason.ERROR` it also has a readable `error`. `logprobs` has the log-probability of
+    each of `token_ids`; None unless requested."""
 
     request_id: str
     text: str
@@ -122,8 +111,6 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts
     finish_reason: FinishReason | None = None
     error: str | None = None
-    error_code: str = "internal"
-    margins: tuple[float, ...] | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
 
     @property
@@ -138,12 +125,11 @@ def merge_chunks(chunks: Sequence[Chunk]) -> Chunk:
         chunks[-1],
         text="".join([chunk.text for chunk in chunks]),
         token_ids=tuple([token_id for chunk in chunks for token_id in chunk.token_ids]),
-        margins=_merged([chunk.margins for chunk in chunks]),
         logprobs=_merged([chunk.logprobs for chunk in chunks]),
     )
 
 
-def _merged(parts: Sequence[Iterable[Each] | None]) -> tuple[Each, ...] | None:
+def _merged(parts: Sequence[Iterable[TokenLogprob] | None]) -> tuple[TokenLogprob, ...] | None:
     """None if all `parts` are: the last one is also None where the answer fails or is cancelled."""
     given = [part for part in parts if part is not None]
     return tuple([each for part in given for each in part]) if given else None

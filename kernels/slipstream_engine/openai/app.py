@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from slipstream_engine.contract.types import Chunk, FinishReason
-from slipstream_engine.errors import EngineError
+from slipstream_engine.errors import ClosedError, EngineError
 from slipstream_engine.openai.answer.rendering import DONE, Renderer
 from slipstream_engine.openai.control import Access, Control
 from slipstream_engine.openai.errors import JSON, Refusal, refusal_of
@@ -113,7 +113,7 @@ class Completions:
 
 
 async def _whole(generation: Generation, renderer: Renderer, sequences: int) -> bytes:
-    """Raises `Refusal` if the engine fails."""
+    """Raises `Refusal` if the engine fails, and `ClosedError` if it closes."""
     answers: list[list[Chunk]] = [[] for _ in range(sequences)]
     while chunks := await generation.next():
         for index, chunk in chunks:
@@ -123,16 +123,20 @@ async def _whole(generation: Generation, renderer: Renderer, sequences: int) -> 
 
 
 async def _stream(generation: Generation, renderer: Renderer, send: Send) -> None:
-    """Raises `Refusal` if the engine fails before its first chunk. A later failure is an event."""
+    """Raises `Refusal` if the engine fails before its first chunk, and `ClosedError` if it closes.
+
+    A later failure is an event. An answer that is cut because the engine closes gets no end, so that it does not look
+    complete."""
     begun = False
     while chunks := await generation.next():
         try:
             for _, chunk in chunks:
                 _check(chunk)
-        except Refusal as refusal:
+        except (Refusal, ClosedError) as exc:
             if not begun:
                 raise
-            await _send(send, b"data: " + refusal.body() + b"\n\n" + DONE, more=False)
+            if isinstance(exc, Refusal):
+                await _send(send, b"data: " + exc.body() + b"\n\n" + DONE, more=False)
             return
         if not begun:
             begun = True
@@ -150,6 +154,8 @@ async def _send(send: Send, data: bytes, *, more: bool) -> None:
 def _check(chunk: Chunk) -> None:
     if chunk.finish_reason is FinishReason.ERROR:
         raise Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, chunk.error or "The engine failed.")
+    if chunk.finish_reason is FinishReason.CANCELLED:  # by the engine itself: other cancelled answers have no reader
+        raise ClosedError("the engine is shutting down")
 
 
 async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -1,6 +1,6 @@
 """The contract's control routes, with the names, answers and errors of the plugin for vLLM.
 
-GET  /slipstream                    engine, longest draft, acceptance rule, fingerprint, drafts, limit
+GET  /slipstream                    engine, longest draft, acceptance rule, resumption, fingerprint, drafts, limit
 GET  /slipstream/limit              {"limit": int | null}
 PUT  /slipstream/limit              {"limit": int | null}       upper bound for every request from the next step on
 POST /slipstream/stop_drafting      length 0 for all running and waiting requests
@@ -96,9 +96,11 @@ class Control:
             "acceptance": "equality",
             "scheduler": "sync",
             "counters": True,
-            "adaptive": facts.adaptive,
+            "adaptive": True,
             "hybrid": self._engine.method == "hybrid",
             "resumes": "seeded",
+            "resumes_stops": True,
+            "scores": False,
             "fingerprint": facts.fingerprint,
             "drafts": facts.drafts,
             "draft_standings": facts.draft_standings,

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from slipstream_engine.contract.protocol import OnChunk
 from slipstream_engine.contract.types import Chunk, GenerationRequest
+from slipstream_engine.errors import RequestError
 from slipstream_engine.openai.request.calls import Call
 
 
@@ -42,7 +43,12 @@ class Generation:
             EngineError: the engine refuses one of them.
         """
         for index, request in enumerate(self._call.requests):
-            self._engine.submit(request, partial(self._take, index), stops=self._stops)
+            try:
+                self._engine.submit(request, partial(self._take, index), stops=self._stops)
+            except RequestError as exc:
+                if len(self._call.requests) > self._call.choices:  # several prompts
+                    exc.prompt = index // self._call.choices
+                raise
             self._open.add(index)
 
     async def next(self) -> list[tuple[int, Chunk]]:

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from slipstream_engine.pipe.messages import Piece, PipedRequest, response_head
+from slipstream_engine.pipe.messages import HALTED, UNFINISHED, Piece, PipedRequest, response_head
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
-_FAILED = b'{"error": {"message": "The engine failed.", "type": "InternalServerError", "param": null, "code": 500}}'
+_FAILED = b'{"error": {"message": "The engine failed.", "type": "server_error", "param": null, "code": null}}'
 
 
 class Call:
@@ -25,16 +25,31 @@ class Call:
         self._head = b""
 
     async def run(self) -> None:
-        """Run the application. A response that it leaves unfinished ends here; its exceptions propagate."""
+        """Run the application. A response that it leaves unfinished ends in an error; its exceptions propagate."""
         try:
             await self._application(self._scope(), self._receive, self._send)
         finally:
-            if not self._ended:
-                data = b"" if self._begun else response_head(500, [(b"content-type", b"application/json")]) + _FAILED
-                self._on_piece(Piece(data=data, last=True))
+            self._end(self._unfinished())
 
     def cancel(self) -> None:
         self._gone.set()
+
+    def halt(self) -> None:
+        """End the response with the error `HALTED`, unless it is complete, and disconnect the client."""
+        self._end(Piece(data=b"", last=True, error=HALTED))
+        self._gone.set()
+
+    def _end(self, piece: Piece) -> None:
+        if not self._ended:
+            self._ended = True
+            self._on_piece(piece)
+
+    def _unfinished(self) -> Piece:
+        if self._gone.is_set():  # the client reads nothing more
+            return Piece(data=b"", last=True)
+        if self._begun:
+            return Piece(data=b"", last=True, error=UNFINISHED)
+        return Piece(data=response_head(500, [(b"content-type", b"application/json")]) + _FAILED, last=True)
 
     def _scope(self) -> Message:
         path, _, query = self._request.path.partition("?")
@@ -51,7 +66,7 @@ class Call:
             "root_path": "",
             "query_string": query.encode(),
             "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
-            "client": ("127.0.0.1", 0),  # every client of Triton may change the engine's limit, as with its tensors
+            "client": ("127.0.0.1", 0),  # Triton controls access: all of its clients may change the engine's limit
             "server": ("127.0.0.1", 0),
             "state": {},
         }
@@ -67,8 +82,10 @@ class Call:
         if message["type"] == "http.response.start":
             self._head = response_head(message["status"], message["headers"])
             return
-        self._ended = not message.get("more_body", False)
+        last = not message.get("more_body", False)
         data, self._head = self._head + message.get("body", b""), b""
-        if data or self._ended:
+        if last:
+            self._end(Piece(data=data, last=True))
+        elif data and not self._ended:
             self._begun = True
-            self._on_piece(Piece(data=data, last=self._ended))
+            self._on_piece(Piece(data=data, last=False))

@@ -21,13 +21,15 @@ Opened = AbstractAsyncContextManager[Application]
 class Host:
     """Runs the application that the context manager `opened` opens and closes.
 
-    `close` disconnects all clients, and ends the calls that still run after `end_s` seconds."""
+    `halt` and `close` end all running responses with the error `HALTED`. `close` cancels the calls that still run after
+    `end_s` seconds."""
 
     def __init__(self, opened: Opened, *, end_s: float = _END_S) -> None:
         self._opened, self._end_s = opened, end_s
         self._loop = asyncio.new_event_loop()
         self._loaded: Future[Application] = Future()
         self._closing = asyncio.Event()
+        self._halted = False
         self._calls: dict[str, Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="slipstream-application", daemon=True)
@@ -45,13 +47,22 @@ class Host:
         """Disconnect the client of the call `name`, if it still runs."""
         self._loop.call_soon_threadsafe(self._disconnect, name)
 
+    def halt(self) -> None:
+        """Halt all calls, also later ones. Returns at once."""
+        self._loop.call_soon_threadsafe(self._halt)
+
     def close(self) -> None:
-        """Disconnect all clients, close the application, and end the thread."""
+        """Halt all calls, close the application, and end the thread."""
+        self.halt()
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
 
     def _begin(self, name: str, request: PipedRequest, on_piece: Callable[[Piece], None]) -> None:
-        call = self._calls[name] = Call(self._application, request, on_piece)
+        call = Call(self._application, request, on_piece)
+        if self._halted:
+            call.halt()
+            return
+        self._calls[name] = call
         task = self._loop.create_task(self._answer(name, call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -68,6 +79,11 @@ class Host:
         if name in self._calls:
             self._calls[name].cancel()
 
+    def _halt(self) -> None:
+        self._halted = True
+        for call in self._calls.values():
+            call.halt()
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
@@ -83,8 +99,6 @@ class Host:
         async with self._opened as application:
             self._loaded.set_result(application)
             await self._closing.wait()
-            for name in tuple(self._calls):
-                self._disconnect(name)
             if self._tasks:
                 _, late = await asyncio.wait(self._tasks, timeout=self._end_s)
                 for task in late:

@@ -8,6 +8,8 @@ import msgspec
 
 from slipstream_engine.errors import RequestError
 
+HALTED = "halted: the server is shutting down"
+UNFINISHED = "internal: the application ended its answer early"
 _END = b"\n"
 
 
@@ -21,10 +23,12 @@ class PipedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of a response. `last` is False if more parts follow."""
+    """Part of a response. `last` is False if more parts follow. The last part of an incomplete response has an
+    `error`, which begins with a stable code."""
 
     data: bytes
     last: bool
+    error: str | None = None
 
 
 class _RequestHead(msgspec.Struct, frozen=True):
@@ -57,4 +61,4 @@ def response_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def merge_pieces(pieces: Sequence[Piece]) -> Piece:
     """Combine `pieces`, in order and not empty, into one."""
-    return Piece(data=b"".join([piece.data for piece in pieces]), last=pieces[-1].last)
+    return Piece(data=b"".join([piece.data for piece in pieces]), last=pieces[-1].last, error=pieces[-1].error)

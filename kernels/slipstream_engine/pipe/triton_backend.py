@@ -1,11 +1,11 @@
-"""The pipe as a decoupled model of Triton's Python backend, loaded by `deploy/model_repository/slipstream_pipe`.
+"""The pipe as a decoupled model of Triton's Python backend, loaded by `deploy/model_repository/slipstream`.
 
 Runs inside Triton's stub process: `triton_python_backend_utils` can be imported only there. The parameter `application`
 names a function, `module:name`. It takes the model's name and its other parameters, and returns the context manager of
 an ASGI application.
 
 Threads: `execute` only reads requests; the application runs on its event loop; one thread sends the pieces, another
-polls Triton for cancelled requests.
+polls Triton for cancelled requests and for its shutdown.
 """
 
 from __future__ import annotations
@@ -18,41 +18,19 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from slipstream_engine.errors import CheckpointError, EngineError, RequestError
+from slipstream_engine.pipe.answer import PipedAnswer
 from slipstream_engine.pipe.host import Host, Opened
-from slipstream_engine.pipe.messages import Piece, merge_pieces, read_request
-from slipstream_engine.triton_server.answer import LARGE_RESPONSE_BYTES, Responses
-from slipstream_engine.triton_server.metrics import RequestsGauge
-from slipstream_engine.triton_server.model import CANCEL_POLL_S, check_numpy
-from slipstream_engine.triton_server.response_sender import PendingItems, ResponseSender
-from slipstream_engine.triton_server.watchdog import Watchdog
+from slipstream_engine.pipe.messages import Piece, read_request
+from slipstream_engine.pipe.metrics import RequestsGauge
+from slipstream_engine.pipe.numpy_check import check_numpy
+from slipstream_engine.pipe.response_sender import PendingPieces, ResponseSender
+from slipstream_engine.pipe.shutdown import ShutdownWatch
+from slipstream_engine.pipe.watchdog import Watchdog
 
-
-class PipedAnswer(Responses):
-    """One request's answer. `name` is unique in the model."""
-
-    def __init__(self, name: str, sender: Any) -> None:
-        super().__init__(sender)
-        self.name = name
-
-    def send(self, piece: Piece) -> None:
-        """Send part of the answer, possibly the last. If it raises, `fail` can still end the answer."""
-        tensor = pb_utils.Tensor("response", np.frombuffer(piece.data, dtype=np.uint8))
-        response = pb_utils.InferenceResponse(output_tensors=[tensor])
-        if not piece.last:
-            self._sender.send(response)
-        elif len(piece.data) <= LARGE_RESPONSE_BYTES:
-            self._finish(response)
-        else:
-            self._sender.send(response)
-            self._finish(None)
-
-    def fail(self, error: str, code: Any) -> None:
-        """End with an error of `TritonError`'s `code`."""
-        self._finish(pb_utils.InferenceResponse(error=pb_utils.TritonError(error, code)))
+CANCEL_POLL_S = 0.02
 
 
 class TritonPythonModel:
@@ -63,17 +41,18 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = {name: each["string_value"] for name, each in config.get("parameters", {}).items()}
         try:
+            check_numpy()
             self._host = Host(_opened(config["name"], parameters))
             self._host.start()
-            check_numpy()
         except EngineError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
         self._names = map(str, itertools.count())
         self._answers: dict[str, PipedAnswer] = {}
         self._gauge = RequestsGauge(config["name"])
-        self._responses: ResponseSender[PipedAnswer, Piece] = ResponseSender(self._send)
+        self._responses: ResponseSender[PipedAnswer] = ResponseSender(self._send)
         self._closing = threading.Event()
-        self._watch = threading.Thread(target=self._watch_cancellation, daemon=True)
+        self._shutdown = ShutdownWatch.of_parent()
+        self._watch = threading.Thread(target=self._watch_triton, daemon=True)
         self._watch.start()
         self._watchdog = Watchdog()
 
@@ -85,11 +64,10 @@ class TritonPythonModel:
             try:
                 piped = read_request(tensor.as_numpy().tobytes())
             except RequestError as exc:
-                answer.fail(f"{exc.code}: {exc}", pb_utils.TritonError.INVALID_ARG)
+                answer.fail(f"invalid_request: {exc}")
                 continue
             self._answers[answer.name] = answer
-            pending = PendingItems(answer, merge_pieces, stream=True)
-            self._host.call(answer.name, piped, partial(self._responses.put, pending))
+            self._host.call(answer.name, piped, partial(self._responses.put, PendingPieces(answer)))
 
     def finalize(self) -> None:
         """End running requests, send the remaining pieces, and stop all threads."""
@@ -98,6 +76,7 @@ class TritonPythonModel:
         self._host.close()
         self._responses.close()
         self._watch.join()
+        del self._gauge  # destroyed after `finalize`, it would crash this process
 
     def _send(self, answer: PipedAnswer, piece: Piece) -> None:
         if piece.last:
@@ -114,19 +93,26 @@ class TritonPythonModel:
     def _end(self, answer: PipedAnswer) -> None:
         """End an answer that lacks a piece, so that its client neither waits forever nor takes it for a whole one."""
         try:
-            answer.fail("internal: a part of the response could not be sent", pb_utils.TritonError.INTERNAL)
+            answer.fail("internal: a part of the response could not be sent")
         except Exception as exc:  # as in `_send`; nothing more can be done for this client
             pb_utils.Logger.log_error(f"request {answer.name}: sending the final error failed: {exc!r}")
 
-    def _watch_cancellation(self) -> None:
+    def _watch_triton(self) -> None:
+        halted = False
         while not self._closing.wait(CANCEL_POLL_S):
             self._gauge.show(len(self._answers))
             for answer in tuple(self._answers.values()):
-                try:
-                    if answer.is_cancelled():
-                        self._host.cancel(answer.name)
-                except Exception as exc:  # one failing answer must not end the polling of the others
-                    pb_utils.Logger.log_error(f"request {answer.name}: polling failed: {exc!r}")
+                self._cancel_if_gone(answer)
+            if not halted and self._shutdown.is_due():
+                halted = True
+                self._host.halt()
+
+    def _cancel_if_gone(self, answer: PipedAnswer) -> None:
+        try:
+            if answer.is_cancelled():
+                self._host.cancel(answer.name)
+        except Exception as exc:  # one failing answer must not end the polling of the others
+            pb_utils.Logger.log_error(f"request {answer.name}: polling failed: {exc!r}")
 
 
 def _opened(name: str, parameters: Mapping[str, str]) -> Opened:

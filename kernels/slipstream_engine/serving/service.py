@@ -11,7 +11,7 @@ from slipstream_engine.contract.protocol import MOST_STANDINGS, DraftStanding, E
 from slipstream_engine.contract.types import Chunk, GenerationRequest
 from slipstream_engine.drafts.candidates import CandidateWatch
 from slipstream_engine.drafts.sources import DraftSource
-from slipstream_engine.errors import OverloadedError, RequestError
+from slipstream_engine.errors import ClosedError, OverloadedError, RequestError
 from slipstream_engine.serving.loading import load
 from slipstream_engine.step.engine import Engine
 from slipstream_engine.step.sequence import Sequence
@@ -112,11 +112,7 @@ class EngineService:
             engine=ENGINE,
             max_draft_length=self._engine.max_draft_tokens,
             context_tokens=self._engine.context_tokens,
-            openai=False,
-            resumes_sampled=True,
-            adaptive=True,
             fingerprint=self._engine.fingerprint,
-            groups=True,
             drafts=self._engine.draft_names,
             draft_standings=self._latest_standings(),
         )
@@ -137,11 +133,12 @@ class EngineService:
         Raises:
             RequestError: the request can never be served, or its id is in use.
             OverloadedError: the queue is full.
+            ClosedError: `close` was called.
         """
         sequence = self._engine.prepare(request)
         with self._wake:
             if self._closing:
-                raise OverloadedError("the engine is shutting down")
+                raise ClosedError("the engine is shutting down")
             if request.request_id in self._active:
                 raise RequestError(f"request id {request.request_id!r} is in use")
             if len(self._active) >= self._engine.capacity:

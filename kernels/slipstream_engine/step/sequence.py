@@ -12,11 +12,9 @@ from slipstream_engine.text.tokenizer import Tokenizer
 
 
 class Emitted(NamedTuple):
-    """Tokens that one verification emits for a request. `margins` and `logprobs` have one entry per token; None unless
-    requested."""
+    """Tokens that one verification emits for a request. `logprobs` has one entry per token; None unless requested."""
 
     ids: list[int]
-    margins: tuple[float, ...] | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 
@@ -61,7 +59,6 @@ class Sequence:
         self._first_s = 0.0  # engine time up to the first token
         self.log_odds = [0.0, 0.0]
         self._max_drafts = min(request.draft_tokens, max_draft_tokens)
-        self._rejected_at = [0] * self._max_drafts
         self._drafted_by_step: list[int] = []
         self._accepted_by_step: list[int] = []
 
@@ -121,13 +118,11 @@ class Sequence:
         self.cached = len(self.tokens) + accepted
         self._steps += 1
         self._drafted += drafted
-        if accepted < drafted:
-            self._rejected_at[accepted] += 1
         return self._extend(emitted, accepted, drafted)
 
     def cancelled(self) -> Chunk:
         """The last chunk of a cancelled request."""
-        return self._chunk("", (), FinishReason.CANCELLED, margins=() if self.request.margins else None)
+        return self._chunk("", (), FinishReason.CANCELLED)
 
     def failed(self, error: str) -> Chunk:
         """The last chunk of a failed request."""
@@ -150,8 +145,8 @@ class Sequence:
         self.tokens += kept
         if self.grammar is not None and finish is None:
             self.grammar.accept(kept)
-        margins, logprobs = emitted.margins and emitted.margins[: len(kept)], emitted.logprobs
-        return self._chunk(text, tuple(kept), finish, margins=margins, logprobs=logprobs and logprobs[: len(kept)])
+        logprobs = emitted.logprobs
+        return self._chunk(text, tuple(kept), finish, logprobs=logprobs and logprobs[: len(kept)])
 
     def _until_eos(self, token_ids: list[int]) -> tuple[list[int], FinishReason | None]:
         for index, token in enumerate(token_ids):
@@ -165,7 +160,6 @@ class Sequence:
         token_ids: tuple[int, ...],
         finish: FinishReason | None,
         error: str | None = None,
-        margins: tuple[float, ...] | None = None,
         logprobs: tuple[TokenLogprob, ...] | None = None,
     ) -> Chunk:
         prompt = len(self.request.prompt_ids)
@@ -175,7 +169,6 @@ class Sequence:
             drafted=self._drafted,
             accepted=self._accepted,
             steps=self._steps,
-            rejected_at=tuple(self._rejected_at),
             engine_s=self.engine_s,
             draft=self.draft,
             drafted_by_step=() if finish is None else tuple(self._drafted_by_step),
@@ -188,6 +181,5 @@ class Sequence:
             counts=counts,
             finish_reason=finish,
             error=error,
-            margins=margins,
             logprobs=logprobs,
         )

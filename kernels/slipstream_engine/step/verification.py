@@ -1,4 +1,4 @@
-"""Verifies the drafts of a step: which tokens it emits for each request, with margins and log-probabilities."""
+"""Verifies the drafts of a step: which tokens it emits for each request, with their log-probabilities."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class Verifier:
             # Without `row_start`, the kernel sums the lengths. The PyTorch implementation is faster for packed rows.
             row_start=columns[2] if columns.is_cuda else None,
             adjustments=adjustments_of(sequences, drafts, self._vocabulary, self._device),
-            margins=any(sequence.request.margins for sequence in sequences),
             backend=self.backend,
         )
         return self._parts(verified, logits, sequences, starts)
@@ -49,17 +48,13 @@ class Verifier:
     def _parts(
         self, verified: Verification, logits: Tensor, sequences: Sequence_[Sequence], starts: Sequence_[int]
     ) -> list[Emitted]:
-        lengths = verified.lengths.tolist()
-        gaps = [None] * len(lengths) if verified.margins is None else verified.margins.tolist()
         parts = []
-        for sequence, ids, count, row, start in zip(
-            sequences, verified.token_ids.tolist(), lengths, gaps, starts, strict=True
+        for sequence, ids, count, start in zip(
+            sequences, verified.token_ids.tolist(), verified.lengths.tolist(), starts, strict=True
         ):
-            own, request = ids[:count], sequence.request
-            margins = tuple(row[:count]) if request.margins and row is not None else None
-            wanted = request.logprobs
+            own, wanted = ids[:count], sequence.request.logprobs
             scored = None if wanted is None else _logprobs(logits[start : start + count], own, wanted)
-            parts.append(Emitted(own, margins, scored))
+            parts.append(Emitted(own, scored))
         return parts
 
     def _sampling_of(self, sequences: Sequence_[Sequence]) -> SamplingBatch:

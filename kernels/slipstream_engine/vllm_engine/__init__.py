@@ -1,4 +1,4 @@
-"""vLLM's `AsyncLLM` as an engine of Slipstream's Triton model.
+"""vLLM with the plugin as an application inside Triton.
 
 Runs in vLLM's own Python environment and needs only vLLM, msgspec and numpy.
 """

@@ -18,6 +18,6 @@ def check_version() -> None:
     found = vllm.__version__.partition("+")[0]
     if found not in TESTED_VERSIONS:
         raise CheckpointError(
-            f"slipstream_vllm was tested with vLLM {tested}, not with {found}: install {tested} in the environment of "
+            f"Slipstream was tested with vLLM {tested}, not with {found}: install {tested} in the environment of "
             "Triton's stub"
         )

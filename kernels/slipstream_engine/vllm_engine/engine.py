@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import vllm
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
@@ -19,7 +18,6 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from slipstream_engine.errors import CheckpointError
 
 SCHEDULER = "slipstream_vllm.Scheduler"
-VERSION: str = vllm.__version__
 
 
 @asynccontextmanager

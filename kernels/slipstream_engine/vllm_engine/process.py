@@ -44,3 +44,13 @@ def prepare_process() -> None:
         os.environ["LD_PRELOAD"] = preload
     if hidden := os.environ.get(STUB_PACKAGES):
         sys.path[:] = [path for path in sys.path if path != hidden]  # children inherit it
+
+
+def lower_priority(nice: int) -> None:
+    """Lower the priority of this thread, and of the threads and processes that it starts, by `nice`.
+
+    Triton's stub has further threads. One of them has to report every second that the stub lives. Without the report,
+    Triton 2.51 gives up a model that loads, and waits without end for its process.
+    """
+    if nice:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)

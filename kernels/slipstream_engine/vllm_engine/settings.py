@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
 
 import msgspec
 
@@ -15,12 +14,11 @@ class VllmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `vllm_args` are the options of `vllm serve`, quoted as in a shell. A server that speculates needs
     `--scheduler-cls slipstream_vllm.Scheduler`. `embedded:target` and `embedded:draft` are replaced by the folders of
-    the pair in this package. `max_waiting` requests may queue in addition to those that decode together
-    (`--max-num-seqs`).
+    the pair in this package. `nice` lowers the priority of vLLM's threads and processes.
     """
 
     vllm_args: str
-    max_waiting: Annotated[int, msgspec.Meta(ge=0)] = 64
+    nice: int = 0
 
 
 def command_line(settings: VllmSettings, name: str) -> list[str]:
@@ -31,7 +29,7 @@ def command_line(settings: VllmSettings, name: str) -> list[str]:
         CheckpointError: the embedded checkpoint does not exist.
     """
     given = [_located(option) for option in shlex.split(settings.vllm_args)]
-    # "detailed", because `rejected_at` needs the position of each rejection.
+    # "detailed", because the gateway counts rejections by their positions.
     return [*given, "--served-model-name", name, "--per-request-spec-decode-metrics", "detailed"]
 
 

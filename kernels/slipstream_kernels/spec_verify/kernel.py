@@ -69,7 +69,6 @@ def verify_kernel(
     *,
     row_start: Tensor | None = None,
     adjustments: LogitAdjustments | None = None,
-    margins: bool = False,
     config: LaunchConfig | None = None,
 ) -> Verification:
     """As `verify`, with checked arguments. `config` None selects the default configuration.
@@ -85,7 +84,6 @@ def verify_kernel(
         positions,
         row_start=row_start,
         adjustments=adjustments,
-        margins=margins,
         config=config,
     )
     if launch.requests:
@@ -106,7 +104,6 @@ def prepare(
     *,
     row_start: Tensor | None = None,
     adjustments: LogitAdjustments | None = None,
-    margins: bool = False,
     config: LaunchConfig | None = None,
 ) -> Launch:
     """Prepare the launch of `verify_kernel`, with its outputs and memory, without running anything."""
@@ -137,11 +134,10 @@ def prepare(
             requests=requests,
             draft_count=draft_count,
             tiles=tiles,
-            margins=margins,
             filters=filters.top_k is not None,
             device=device,
         ),
-        outputs=_outputs(requests, draft_count + 1, margins, device),
+        outputs=_outputs(requests, draft_count + 1, device),
         requests=requests,
         draft_count=draft_count,
         tiles=tiles,
@@ -207,7 +203,7 @@ def _power_of_two(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def _outputs(requests: int, width: int, margins: bool, device: torch.device) -> Verification:
+def _outputs(requests: int, width: int, device: torch.device) -> Verification:
     def column(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
 
@@ -215,5 +211,4 @@ def _outputs(requests: int, width: int, margins: bool, device: torch.device) -> 
         token_ids=column(torch.int64, requests, width),
         accepted=column(torch.int64, requests),
         lengths=column(torch.int64, requests),
-        margins=column(torch.float32, requests, width) if margins else None,
     )

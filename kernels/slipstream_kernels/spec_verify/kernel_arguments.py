@@ -90,8 +90,6 @@ class Statistics(NamedTuple):
     tile_sum: Tensor
     """float32 [R, tiles]. The second launch replaces it by the sum of exp((x - max of the row) / T) over the kept
     tokens."""
-    tile_second: Tensor | None = None
-    """float32 [R, tiles], the second largest logit."""
     candidates: Tensor | None = None
     """float32 [programs, candidates], candidate logits of each program of the second launch."""
 

@@ -97,7 +97,7 @@ def _complete(
         )
     complete_row(
         step, adjustments, statistics, outputs, request, j, r, row, length, best, whole, maxima, weights, least,
-        inverse_temperature, tiles, VECTOR, TILES,
+        inverse_temperature, VECTOR, TILES,
     )  # fmt: skip
 
 

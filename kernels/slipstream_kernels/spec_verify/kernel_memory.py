@@ -16,9 +16,7 @@ _ALIGNMENT = 4
 """Counters start at multiples of this many numbers (16 bytes), because a kernel is compiled for each alignment."""
 
 
-def new_statistics(
-    *, requests: int, draft_count: int, tiles: int, margins: bool, filters: bool, device: torch.device
-) -> Statistics:
+def new_statistics(*, requests: int, draft_count: int, tiles: int, filters: bool, device: torch.device) -> Statistics:
     """Counters that are 0, and arrays that are not initialised, for B requests with up to K drafted tokens."""
     rows = requests * (draft_count + 1)
     sizes = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in (rows, requests, requests)]
@@ -30,6 +28,5 @@ def new_statistics(
         end=end,
         tile_max=tile_max,
         tile_sum=tile_sum,
-        tile_second=torch.empty(rows, tiles, device=device) if margins else None,
         candidates=torch.empty(min(rows, SEARCH_PROGRAMS), CANDIDATES, device=device) if filters else None,
     )

@@ -41,14 +41,6 @@ def ends_before(end, j):
 
 
 @triton.jit
-def second_best(values):
-    """The second largest value of a block: the largest one if it occurs twice, -inf if there is no second value."""
-    best = tl.max(values, 0)
-    rest = tl.max(tl.where(values < best, values, float("-inf")), 0)
-    return tl.where(tl.sum((values == best).to(tl.int32), 0) > 1, best, rest)
-
-
-@triton.jit
 def combine_tiles(statistics, r, tiles, inverse_temperature, TILES: tl.constexpr):
     """The row's largest logit, the sum of exp((x - largest) / T), and maxima and weights of its tiles, [TILES] each.
     The sum is NaN if any tile's sum is, and 0 if no logit is above -inf."""
@@ -78,11 +70,10 @@ def complete_row(
     weights,
     least,
     inverse_temperature,
-    tiles,
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Write a row's token and margin, and mark the request's end if it is here.
+    """Write a row's token, and mark the request's end if it is here.
 
     `best`, `whole` and `maxima` as from `combine_tiles`; `weights` and `least` as `draw` takes them, for a request that
     is not greedy.
@@ -95,12 +86,6 @@ def complete_row(
             step, adjustments, request, row, j, weights, best, least, greedy, inverse_temperature, VECTOR, TILES
         )
     tl.store(outputs.token_ids + r, token.to(tl.int64))
-    if outputs.margins is not None:
-        number = tl.arange(0, TILES)
-        seconds = tl.load(
-            statistics.tile_second + r * tiles + number, mask=number < tiles, other=float("-inf"), cache_modifier=".cg"
-        )
-        tl.store(outputs.margins + r, best - tl.maximum(second_best(maxima), tl.max(seconds, 0)))
     if (token < 0) | (token != drafted_token(step, request, j, length)):
         tl.atomic_max(statistics.end + request, -j + NO_END, sem="relaxed", scope="gpu")
 
@@ -120,7 +105,5 @@ def count_row(statistics, outputs, request, length, draft_count, STEPS: tl.const
         padding = (steps >= emitted) & (steps <= draft_count)
         tl.debug_barrier()  # All threads have read the token that may be removed.
         tl.store(outputs.token_ids + first + steps, tl.full([STEPS], -1, tl.int64), mask=padding)
-        if outputs.margins is not None:
-            tl.store(outputs.margins + first + steps, tl.full([STEPS], float("nan"), tl.float32), mask=padding)
         tl.store(outputs.accepted + request, (emitted - 1).to(tl.int64))
         tl.store(outputs.lengths + request, emitted.to(tl.int64))

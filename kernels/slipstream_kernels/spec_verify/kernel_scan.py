@@ -22,7 +22,6 @@ from slipstream_kernels.spec_verify.kernel_row import (
     count_row,
     current_end,
     ends_before,
-    second_best,
 )
 from slipstream_kernels.spec_verify.kernel_tile import (
     adjust,
@@ -108,7 +107,6 @@ def scan(
                     weights,
                     float("-inf"),
                     inverse_temperature,
-                    tiles,
                     VECTOR,
                     TILES,
                 )
@@ -152,8 +150,6 @@ def _scan_tiles(
             largest, total = _sum_up(x, inverse_temperature)
             tl.store(statistics.tile_max + r * tiles + tile, largest)
             tl.store(statistics.tile_sum + r * tiles + tile, total)
-            if statistics.tile_second is not None:
-                tl.store(statistics.tile_second + r * tiles + tile, second_best(tl.ravel(x)))
         if LAZY:
             skipped = skipped | (ends_before(end, j) & (tile + 1 < last))
     return skipped

@@ -38,20 +38,19 @@ def verify_pytorch(
     *,
     row_start: Tensor | None,
     adjustments: LogitAdjustments | None,
-    margins: bool,
 ) -> Verification:
     """As `verify`, with checked arguments."""
     requests, drafted = draft_token_ids.shape
     if drafted == 0 and adjustments is None and row_start is None:
         # A short path for plain decoding, where the overhead would be largest.
-        return _plain(target_logits[:requests], sampling, positions, margins=margins)
+        return _plain(target_logits[:requests], sampling, positions)
     steps = torch.arange(drafted + 1, device=draft_lengths.device)
     rows = _rows(draft_lengths, row_start, steps)
     logits = target_logits
     if adjustments is not None:
         logits = adjusted(target_logits, adjustments, rows, draft_token_ids)
     if drafted == 0:
-        return _plain(logits[rows[:, 0]], sampling, positions, margins=margins)
+        return _plain(logits[rows[:, 0]], sampling, positions)
     if _saves_time(sampling, logits):
         choices = _choices_in_turn(logits, draft_token_ids, draft_lengths, sampling, positions, rows)
     else:
@@ -62,8 +61,7 @@ def verify_pytorch(
         agreed = agreed & healthy[:, :-1]
     accepted = _first_false(agreed, steps)
     healthy = None if healthy is None else healthy.gather(1, accepted[:, None])[:, 0]
-    result = _result(tokens, accepted, healthy, steps)
-    return result._replace(margins=_margins(logits, result.token_ids, rows)) if margins else result
+    return _result(tokens, accepted, healthy, steps)
 
 
 def _rows(draft_lengths: Tensor, row_start: Tensor | None, steps: Tensor) -> Tensor:
@@ -87,12 +85,11 @@ def _of_rows(sampling: SamplingBatch, positions: Tensor, rows: Tensor, total: in
     return sampling.rows(owner), at.add_((positions - rows[:, 0])[owner])
 
 
-def _plain(logits: Tensor, sampling: SamplingBatch, positions: Tensor, *, margins: bool) -> Verification:
+def _plain(logits: Tensor, sampling: SamplingBatch, positions: Tensor) -> Verification:
     """Without drafts: one token from each request's single row in `logits` [B, V]."""
     choices = _choices(logits, sampling, positions)
     steps = torch.zeros_like(choices.token_ids)
-    result = _result(choices.token_ids[:, None], steps, choices.healthy, steps[:1])
-    return result._replace(margins=_margins(logits, result.token_ids)) if margins else result
+    return _result(choices.token_ids[:, None], steps, choices.healthy, steps[:1])
 
 
 class _Choices(NamedTuple):
@@ -169,16 +166,6 @@ def _first_false(agreed: Tensor, steps: Tensor) -> Tensor:
     return torch.where(agreed, agreed.size(1), steps[:-1]).amin(1)
 
 
-def _margins(logits: Tensor, token_ids: Tensor, rows: Tensor | None = None) -> Tensor:
-    """Best minus second best logit of each token's row, float32 [B, K + 1]. `rows` None: row i belongs to request i."""
-    if logits.size(1) == 1:
-        gaps = torch.full_like(logits[:, 0], math.inf, dtype=torch.float32)
-    else:
-        best = logits.to(torch.float32).topk(2).values
-        gaps = best[:, 0] - best[:, 1]
-    return (gaps[:, None] if rows is None else gaps.take(rows)).masked_fill(token_ids == PADDING, math.nan)
-
-
 def _result(tokens: Tensor, accepted: Tensor, healthy: Tensor | None, steps: Tensor) -> Verification:
     """Build the result from `tokens` [B, K + 1] by padding all entries that are not emitted. A request that is not
     `healthy` [B] emits nothing; None means that all are."""
@@ -186,4 +173,4 @@ def _result(tokens: Tensor, accepted: Tensor, healthy: Tensor | None, steps: Ten
     lengths = accepted + 1
     if healthy is not None or tokens.size(1) > 1:
         tokens = tokens.masked_fill_(steps >= lengths[:, None], PADDING)
-    return Verification(tokens, accepted, lengths, None)
+    return Verification(tokens, accepted, lengths)

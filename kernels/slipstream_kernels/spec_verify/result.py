@@ -23,6 +23,3 @@ class Verification(NamedTuple):
     """int64 [B]: the number of accepted drafted tokens; -1 where the request failed."""
     lengths: Tensor
     """int64 [B]: the number of emitted tokens, `accepted` + 1; 0 where the request failed."""
-    margins: Tensor | None
-    """float32 [B, K + 1]: best minus second best adjusted logit of each emitted token's row, +inf where only one
-    token is possible. NaN where `token_ids` is -1. None unless requested."""

@@ -21,7 +21,6 @@ def verify(
     *,
     row_start: Tensor | None = None,
     adjustments: LogitAdjustments | None = None,
-    margins: bool = False,
     backend: Backend = "auto",
 ) -> Verification:
     """Compute the tokens of plain decoding and accept the drafted tokens that are equal to them. Writes no input.
@@ -40,7 +39,6 @@ def verify(
         positions: int64 [B], absolute position of the first token that this step emits.
         row_start: int64 [B], ascending. None: the rows of all requests follow each other without gaps.
         adjustments: adjustments of the B requests' target logits.
-        margins: return the gap between the target's two best logits for each token.
         backend: "auto" selects the kernel for tensors on a GPU where `triton` is installed, else PyTorch. Kernels are
             compiled at their first use, for some seconds: call once with the same types and arguments before serving
             traffic.
@@ -55,7 +53,7 @@ def verify(
     given = (target_logits, draft_token_ids, draft_lengths, sampling, positions)
     check_form(Arguments(*given, row_start, adjustments))
     if not use_kernel(backend, target_logits.device):
-        return verify_pytorch(*given, row_start=row_start, adjustments=adjustments, margins=margins)
+        return verify_pytorch(*given, row_start=row_start, adjustments=adjustments)
     from slipstream_kernels.spec_verify.kernel import verify_kernel  # needs `triton`
 
-    return verify_kernel(*given, row_start=row_start, adjustments=adjustments, margins=margins)
+    return verify_kernel(*given, row_start=row_start, adjustments=adjustments)

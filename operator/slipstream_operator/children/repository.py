@@ -12,7 +12,7 @@ import msgspec
 from slipstream_core.manifest.adapters import adapters_of
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.table import triton_model_name
-from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_repository
+from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_model
 
 from slipstream_operator.children.identity import Owner, child
 from slipstream_operator.types import KubeObject
@@ -28,7 +28,6 @@ REPOSITORY_ANNOTATION = "slipstream.dev/repository-hash"
 WEIGHTS_ANNOTATION = "slipstream.dev/weights-hash"
 
 _HASH_CHARS = 16
-_TEMPLATE_MODEL = "slipstream"
 
 
 def repository_config_map(pair: ModelPair, owner: Owner) -> KubeObject:
@@ -99,5 +98,5 @@ def _digest(encoded: bytes) -> str:
 @cache
 def _template() -> tuple[str, str]:
     """The texts of `config.pbtxt` and `model.py`, the same for every model."""
-    model = template_repository() / _TEMPLATE_MODEL
+    model = template_model()
     return (model / CONFIG).read_text(encoding="utf-8"), (model / "1" / CODE).read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ import pytest
 from slipstream_engine.errors import CheckpointError, RequestError
 from slipstream_engine.pipe.call import Application, Receive, Send
 from slipstream_engine.pipe.host import Host
-from slipstream_engine.pipe.messages import Piece, merge_pieces, read_request
+from slipstream_engine.pipe.messages import HALTED, UNFINISHED, Piece, merge_pieces, read_request
 
 from tests.support.polling import PATIENCE_S
 
@@ -46,14 +46,26 @@ def request(path: str = "/v1/x?a=b", body: bytes = b"[1]\n[2]") -> bytes:
     return json.dumps({"method": "POST", "path": path, "headers": {"X-A": "1"}}).encode() + b"\n" + body
 
 
-def whole(host: Host, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Head and body of the response."""
-    pieces: queue.Queue[Piece] = queue.Queue()
-    host.call("a", read_request(data), pieces.put)
+def rest(pieces: queue.Queue[Piece]) -> Piece:
+    """The pieces up to the last one, as one."""
     found = [pieces.get(timeout=PATIENCE_S)]
     while not found[-1].last:
         found.append(pieces.get(timeout=PATIENCE_S))
-    head, _, body = merge_pieces(found).data.partition(b"\n")
+    return merge_pieces(found)
+
+
+def answer(host: Host, data: bytes) -> Piece:
+    """The whole response, as one piece."""
+    pieces: queue.Queue[Piece] = queue.Queue()
+    host.call("a", read_request(data), pieces.put)
+    return rest(pieces)
+
+
+def whole(host: Host, data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Head and body of the response."""
+    piece = answer(host, data)
+    assert piece.error is None
+    head, _, body = piece.data.partition(b"\n")
     return json.loads(head), body
 
 
@@ -78,11 +90,30 @@ async def returns(scope: Any, receive: Receive, send: Send) -> None:
     """Sends nothing."""
 
 
-@pytest.mark.parametrize("application", [fails, returns])
+async def begins(scope: Any, receive: Receive, send: Send) -> None:
+    """Sends a head alone."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+@pytest.mark.parametrize("application", [fails, returns, begins])
 def test_an_application_that_fails_is_an_error(host_of: Callable[..., Host], application: Application) -> None:
     head, body = whole(host_of(application), request())
     assert head["status"] == 500
-    assert json.loads(body)["error"]["code"] == 500
+    assert json.loads(body)["error"]["message"] == "The engine failed."
+
+
+@pytest.mark.parametrize("application", [fails, returns])
+def test_an_answer_that_is_left_unfinished_does_not_look_complete(
+    host_of: Callable[..., Host], application: Application
+) -> None:
+    async def breaks_off(scope: Any, receive: Receive, send: Send) -> None:
+        await begins(scope, receive, send)
+        await send({"type": "http.response.body", "body": b"part", "more_body": True})
+        await application(scope, receive, send)
+
+    piece = answer(host_of(breaks_off), request())
+    assert piece.data.endswith(b"\npart")
+    assert piece.error == UNFINISHED == "internal: the application ended its answer early"
 
 
 def test_a_client_that_leaves_is_disconnected(host_of: Callable[..., Host]) -> None:
@@ -101,19 +132,73 @@ def test_a_client_that_leaves_is_disconnected(host_of: Callable[..., Host]) -> N
     host.cancel("a")  # it may have ended meanwhile
 
 
-def test_a_call_that_ignores_its_disconnection_ends_with_the_host() -> None:
+async def sends_part(send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"part", "more_body": True})
+
+
+async def ends(receive: Receive, send: Send) -> None:
+    """Completes a whole answer when its client leaves, as vLLM does."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"null"})
+
+
+async def ignores(receive: Receive, send: Send) -> None:
+    """Sends part of a stream, and does not notice that its client leaves."""
+    await sends_part(send)
+    await asyncio.Event().wait()
+
+
+async def leaves(receive: Receive, send: Send) -> None:
+    """Sends part of a stream, and ends it without an end when its client leaves."""
+    await sends_part(send)
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@pytest.mark.parametrize("behaviour", [ends, ignores, leaves])
+def test_answers_that_the_host_cuts_end_halted(behaviour: Callable[[Receive, Send], Any]) -> None:
     begun, pieces = threading.Event(), queue.Queue[Piece]()
 
-    async def waits(scope: Any, receive: Receive, send: Send) -> None:
+    async def application(scope: Any, receive: Receive, send: Send) -> None:
         begun.set()
-        await asyncio.Event().wait()
+        await behaviour(receive, send)
 
-    host = Host(opened(waits), end_s=0.05)
+    host = Host(opened(application), end_s=0.05)
     host.start()
     host.call("a", read_request(request()), pieces.put)
     assert begun.wait(PATIENCE_S)
     host.close()
-    assert pieces.get(timeout=PATIENCE_S).last
+    piece = rest(pieces)
+    assert piece.error == HALTED == "halted: the server is shutting down"
+    assert piece.data in (b"", b'{"status":200,"headers":{}}\npart')
+    assert pieces.empty()
+
+
+def test_a_complete_answer_is_not_halted(host_of: Callable[..., Host]) -> None:
+    completed = threading.Event()
+
+    async def stays(scope: Any, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"all"})
+        completed.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    pieces, host = queue.Queue[Piece](), host_of(stays)
+    host.call("a", read_request(request()), pieces.put)
+    assert completed.wait(PATIENCE_S)
+    host.close()
+    assert rest(pieces) == Piece(data=b'{"status":200,"headers":{}}\nall', last=True)
+    assert pieces.empty()
+
+
+def test_a_halted_host_answers_no_more(host_of: Callable[..., Host]) -> None:
+    host = host_of(begins)
+    host.halt()
+    assert answer(host, request()) == Piece(data=b"", last=True, error=HALTED)
 
 
 def test_an_application_that_does_not_load_is_a_load_failure() -> None:

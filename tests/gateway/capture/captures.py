@@ -12,7 +12,7 @@ PAIR = "serving/acme"
 
 
 def captured(text: str = "Fine, thank you.", **changes: Any) -> Captured:
-    """A whole answer of tokens to a chat; `prompt` is its question."""
+    """A whole answer to a chat, or to the `body` of another request; `prompt` is the chat's question."""
     prompt = changes.pop("prompt", "How are you?")
     body = changes.pop("body", {"model": "acme", "messages": [{"role": "user", "content": prompt}]})
     fields: dict[str, Any] = {
@@ -30,10 +30,8 @@ def captured(text: str = "Fine, thank you.", **changes: Any) -> Captured:
         "top_p": 1.0,
         "endpoint": "chat",
         "request": msgspec.json.encode(body),
-        "text": text,
-        "wire": (),
-        "stream": True,
-        "finish_reason": "stop",
+        "wire": (answer_body(text, chat="prompt" not in body),),
+        "stream": False,
         "token_ids": (5, 6, 7),
         "prompt_token_ids": (1, 2),
         "prompt_tokens": 2,
@@ -44,6 +42,12 @@ def captured(text: str = "Fine, thank you.", **changes: Any) -> Captured:
         "rejected_at": (1, 1),
     }
     return Captured(**(fields | changes))
+
+
+def answer_body(text: str, *, chat: bool = True) -> bytes:
+    """The body of a chat or of a text completion that ended by itself."""
+    answer = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    return msgspec.json.encode({"choices": [{"index": 0, **answer, "finish_reason": "stop"}]})
 
 
 def rows_of(store: CaptureStore) -> list[dict[str, Any]]:

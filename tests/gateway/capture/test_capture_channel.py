@@ -16,7 +16,7 @@ from slipstream_gateway.capture.copies import KeptAnswer
 from slipstream_gateway.capture.frames import Result
 from slipstream_gateway.capture.store import CaptureStore, parquet
 from slipstream_gateway.request.answer_copy import AnswerCopy
-from slipstream_gateway.upstreams.base import Tokens, Usage
+from slipstream_gateway.upstreams.base import Piece, Usage
 
 BODY = b'{"model":"acme","prompt":"Hello"}'
 DECISION = Decision(
@@ -28,7 +28,8 @@ TOO_LARGE = 2**70  # for MessagePack
 
 def answer(number: int) -> KeptAnswer:
     copy = AnswerCopy()
-    copy.add(Tokens(index=0, text=f"Answer {number}", token_ids=(number,), finish_reason="stop"))
+    body = b'{"choices": [{"index": 0, "text": "Answer %d", "finish_reason": "stop"}]}' % number
+    copy.add(Piece(body, token_ids=(number,)))
     return KeptAnswer(
         copy=copy,
         size_bytes=len(BODY) + copy.size_bytes(),

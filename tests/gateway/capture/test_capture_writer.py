@@ -88,7 +88,7 @@ def test_an_answer_is_a_row_with_its_exact_tokens(bench: Bench) -> None:
 def test_an_answer_of_events_is_read(bench: Bench) -> None:
     wire = b'data: {"choices":[{"delta":{"content":"Fi"}}]}\n\n'
     wire += b'data: {"choices":[{"delta":{"content":"ne."},"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
-    row = bench.row_of(captured("", wire=(wire[:50], wire[50:]), finish_reason=""))
+    row = bench.row_of(captured(wire=(wire[:50], wire[50:]), stream=True))
     assert (row["answer"], row["finish_reason"], row["token_ids"]) == ("Fine.", "length", [5, 6, 7])
 
 
@@ -110,7 +110,7 @@ def test_a_redacted_answer_has_no_tokens(bench: Bench, place: str) -> None:
 def test_reasoning_and_tool_calls_are_kept_as_text_without_tokens(bench: Bench) -> None:
     message = '{"choices":[{"message":{"reasoning_content":"Hm.","content":"Yes.","tool_calls":['
     message += '{"function":{"name":"f","arguments":"{}"}}]},"finish_reason":"stop"}]}'
-    row = bench.row_of(captured("", wire=(message.encode(),), stream=False))
+    row = bench.row_of(captured(wire=(message.encode(),)))
     assert (row["reasoning"], row["answer"], row["token_ids"]) == ("Hm.", "Yes.\nf{}", None)
 
 
@@ -124,11 +124,11 @@ def test_media_are_left_out(bench: Bench) -> None:
 
 def test_an_answer_in_another_form_is_counted(bench: Bench) -> None:
     bench.configure()
-    bench.writer.take(captured("", wire=(b"<html>",), stream=False))
+    bench.writer.take(captured(wire=(b"<html>",)))
     bench.writer.take(captured(body=[]))
     bench.writer.take(captured(body={"model": "acme", "prompt": [1, 2, 3]}))  # ids, which may stand for a secret
     bench.writer.close()
-    bench.writer.take(captured("", wire=(b'{"output":[{"type":"message"}]}',), stream=False))
+    bench.writer.take(captured(wire=(b'{"output":[{"type":"message"}]}',)))
     bench.writer.close()
     assert bench.results == {Result.UNREADABLE: 4}
 

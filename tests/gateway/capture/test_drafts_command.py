@@ -99,7 +99,7 @@ def test_conversations_for_specforge(fill: Fill, folder: Path, capsys: pytest.Ca
     call = b'{"choices":[{"message":{"tool_calls":[{"function":{"name":"f"}}]},"finish_reason":"tool_calls"}]}'
     fill(
         captured("Hello"),
-        captured("", body=chat, wire=(call,), stream=False),
+        captured(body=chat, wire=(call,)),
         captured(body={"model": "acme", "prompt": "Once"}),
     )
     assert run(folder, "export", "--format", "specforge") == 0

@@ -32,7 +32,7 @@ from tests.support.polling import PATIENCE_S, soon
 async def pieces_of(replica: Replica, job: Job) -> list[Piece]:
     """The pieces of the answer of `replica` to `job`."""
     if not job.request.stream:
-        return list((await replica.upstream.complete(job)).pieces)
+        return [(await replica.upstream.complete(job)).body]
     stream, pieces = await replica.upstream.open(job), []
     while (piece := await stream.next()) is not None:
         pieces.append(piece)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from slipstream_core.manifest import WireProtocol
-from slipstream_core.manifest.capabilities import SPECULATING_TRITON
+from slipstream_core.manifest.capabilities import OWN_ENGINE
 from slipstream_core.manifest.table import Backend
 from slipstream_gateway.lossless.check import Check, Side
 from slipstream_gateway.lossless.findings import Result, Subject
 from slipstream_gateway.request.query_of_death import QueriesOfDeath
 from slipstream_gateway.upstreams.pool import Replica
-from slipstream_gateway.upstreams.triton_server import TritonUpstream
+
+from tests.support.engines import engine_in_triton
 
 
 async def test_embedded_engine_is_greedily_lossless_and_follows_draft_lengths(triton_endpoint: str) -> None:
@@ -17,11 +18,11 @@ async def test_embedded_engine_is_greedily_lossless_and_follows_draft_lengths(tr
         protocol=WireProtocol.TRITON,
         endpoints=(f"grpc://{triton_endpoint}",),
         model="embedded",
-        capabilities=SPECULATING_TRITON,
+        capabilities=OWN_ENGINE,
         pool="pair",
         own_engine=True,
     )
-    upstream = TritonUpstream(triton_endpoint, model="embedded", connect_timeout_s=10.0)
+    upstream = engine_in_triton(triton_endpoint, connect_timeout_s=10.0)
     replica = Replica(triton_endpoint, upstream)
     try:
         sides = {"speculative": Side(replica, backend, 4), "plain": Side(replica, backend, 0)}

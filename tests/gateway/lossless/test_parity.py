@@ -18,7 +18,7 @@ from slipstream_gateway.lossless.parity import FRESH_S
 from slipstream_gateway.lossless.traffic import Candidate
 from slipstream_gateway.lossless.withhold import SampledTests
 from slipstream_gateway.request.answer_copy import MAX_ANSWER_BYTES
-from slipstream_gateway.upstreams.base import Piece, Wire
+from slipstream_gateway.upstreams.base import Piece
 
 from tests.gateway.lossless.likelihoods import answer
 from tests.gateway.lossless.likelihoods import pair as scored
@@ -83,7 +83,6 @@ async def test_difference_is_told_by_index_and_hashes_without_a_word_of_the_answ
     assert line.startswith("WARNING parity mismatch: pair=pair class=code/long request='r-1' draft_length=4 ")
     for text in texts:
         assert f"sha256={hashlib.sha256(text.encode()).hexdigest()} length={len(text)}" in line
-    assert "margin=unknown" in line
     assert "odd" not in line
     assert "tokens=6" not in line
     assert "Bearer" not in line
@@ -395,7 +394,7 @@ async def test_replay_without_an_end_is_dropped_in_time(pair: Make, script: str)
 
 async def test_answer_in_no_known_form_is_dropped(pair: Make) -> None:
     bench, _, _ = pair()
-    await bench.ask(chat("tokens=1"), pieces=[Wire(b'{"choices": [{"message": {"content": 7}}]}')])
+    await bench.ask(chat("tokens=1"), pieces=[Piece(b'{"choices": [{"message": {"content": 7}}]}')])
     await bench.counted({"unreadable": 1})
 
 

@@ -17,6 +17,7 @@ from slipstream_core.manifest import (
     resolve_source,
     with_endpoints,
 )
+from slipstream_core.types import RESPONSES_FEATURE
 from slipstream_gateway.decide.route.case import has_fixed_draft_length
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "deploy" / "examples").glob("*.yaml"))
@@ -30,6 +31,11 @@ spec:
   draft: {kind: DRAFT}
   engine: {kind: slipstream, ENGINE}
 """
+OF_OWN_ENGINE = {
+    *("n", "prompt", "echo", "logprobs", "top_logprobs", "return_token_ids", "messages.name"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_p"),
+    *("min_tokens", "ignore_eos", "stop_token_ids", "response_format", "structured_outputs"),
+}
 
 
 def engine_route(*, draft: str = "ngram", engine: str = "", endpoints: tuple[str, ...] = ("grpc://x:1",)) -> Route:
@@ -160,8 +166,8 @@ def test_each_arm_of_an_external_engine_has_its_own_protocol() -> None:
 @pytest.mark.parametrize(
     ("name", "arm", "honoured", "missing"),
     [
-        ("own-pair.yaml", "plain", {"n"}, {"logprobs", "tools", "best_of", "a_parameter_of_tomorrow"}),
-        ("own-pair.yaml", "speculative", set(), {"n", "logprobs", "response_format", "min_p"}),
+        ("own-pair.yaml", "plain", OF_OWN_ENGINE, {"tools", "best_of", "a_parameter_of_tomorrow"}),
+        ("own-pair.yaml", "speculative", OF_OWN_ENGINE, {"tools", "best_of", "prompt_logprobs", RESPONSES_FEATURE}),
         ("external-vllm.yaml", "plain", {"n", "logprobs", "logit_bias", "min_p", "tools"}, set()),
         (
             "external-vllm.yaml",

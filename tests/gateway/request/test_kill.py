@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import struct
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,9 +20,10 @@ from slipstream_gateway.app.app import connect
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.kill import AGAIN_AFTER_S
 from slipstream_gateway.upstreams.base import Job
-from slipstream_gateway.upstreams.triton_server import TritonUpstream
+from slipstream_gateway.upstreams.engine_server import EngineUpstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.support.engines import engine_in_triton
 from tests.support.network import Network
 from tests.support.polling import PATIENCE_S, soon
 
@@ -75,18 +76,32 @@ class TritonDouble(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: igno
 
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
         async for request in requests:
-            inputs = dict(zip((item.name for item in request.inputs), request.raw_input_contents, strict=True))
-            if "stop_drafting" in inputs:
-                assert inputs == {"stop_drafting": b"\x01"}
+            [raw] = request.raw_input_contents
+            head, _, body = raw.partition(b"\n")
+            asked = json.loads(head)
+            if asked["path"] == "/slipstream/stop_drafting":
+                assert (asked["method"], body) == ("POST", b"")
                 self.controls.append(time.monotonic())
                 if len(self.controls) <= self.fail_first:
                     await context.abort(grpc.StatusCode.INTERNAL, "broken")
                 if self.silent:
                     await asyncio.sleep(PATIENCE_S)
-                yield service_pb2.ModelStreamInferResponse(error_message=self.error)
+                if self.error:
+                    yield service_pb2.ModelStreamInferResponse(error_message=self.error)
+                else:
+                    yield _answer(b'{"stopped": 0}')
+            elif asked["path"] == "/slipstream":
+                yield _answer(b'{"plugin": "0", "max_draft_length": 8}')
             else:
-                self.draft_lengths.append(struct.unpack("<i", inputs["draft_tokens"])[0])
+                self.draft_lengths.append(json.loads(body)["vllm_xargs"]["slipstream_draft_length"])
                 yield service_pb2.ModelStreamInferResponse(error_message="internal: of the test")
+
+
+def _answer(body: bytes) -> service_pb2.ModelStreamInferResponse:
+    response = service_pb2.ModelInferResponse(raw_output_contents=[b'{"status": 200, "headers": {}}\n' + body])
+    response.outputs.add(name="response")
+    response.parameters["triton_final_response"].bool_param = True
+    return service_pb2.ModelStreamInferResponse(infer_response=response)
 
 
 @pytest.fixture
@@ -183,20 +198,23 @@ async def test_servers_that_leave_with_the_kill_are_told_and_stay_connected_for_
     await soon(lambda: counts(leaving, staying) == [2, 2])
 
 
+def warnings_of(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("WARNING")]
+
+
 async def test_a_server_that_is_broken_or_gone_is_named_and_holds_up_nobody(
     fleet: Fleet, triton_double: Any, said: Callable[[], list[str]]
 ) -> None:
     well, old, gone = await triton_double(), await triton_double(), await triton_double()
-    old.error = "unexpected inference input 'stop_drafting' for model 'embedded'"
+    old.error = "unexpected inference input 'request' for model 'embedded'"
     await gone.stop()
     fleet.swap(table(well, old, gone))
     fleet.swap(table(well, old, gone, killed="now"))
     await soon(lambda: counts(well, old) == [2, 2])
-    await soon(lambda: len(said()) == 3)
-    lines = [line for line in said() if line.startswith("WARNING")]
-    assert len(lines) == 2
+    await soon(lambda: len(warnings_of(said())) == 2)
+    lines = warnings_of(said())
     [line] = [line for line in lines if f"{old.endpoint}: what runs there may draft to its end" in line]
-    assert "unexpected inference input 'stop_drafting'" in line
+    assert "is of another version of Slipstream" in line
     assert any(f"{gone.endpoint}: what runs there may draft to its end" in line for line in lines)
 
 
@@ -209,13 +227,13 @@ async def test_the_second_message_makes_up_for_a_first_that_failed(
     fleet.swap(table(server, killed="now"))
     await soon(lambda: counts(server) == [2])
     await asyncio.sleep(0.05)  # nothing is said
-    assert [line for line in said() if line.startswith("WARNING")] == []
+    assert warnings_of(said()) == []
 
 
 async def test_closing_the_fleet_gives_up_what_is_not_said(
     fleet: Fleet, triton_double: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slipstream_gateway.upstreams.triton_server._CONTROL_TIMEOUT_S", 2 * PATIENCE_S)
+    monkeypatch.setattr("slipstream_gateway.upstreams.engine_server.CONTROL_TIMEOUT_S", 2 * PATIENCE_S)
     server = await triton_double()
     server.silent = True
     fleet.swap(table(server))
@@ -226,28 +244,27 @@ async def test_closing_the_fleet_gives_up_what_is_not_said(
 
 
 @pytest.fixture
-async def upstream(triton_double: Any) -> AsyncIterator[tuple[TritonUpstream, TritonDouble]]:
+async def upstream(triton_double: Any) -> AsyncIterator[tuple[EngineUpstream, TritonDouble]]:
     server = await triton_double()
-    upstream = TritonUpstream(server.endpoint.removeprefix("grpc://"), model="embedded", connect_timeout_s=5.0)
+    upstream = engine_in_triton(server.endpoint.removeprefix("grpc://"))
     yield upstream, server
     await upstream.aclose()
 
 
 async def test_an_upstream_that_does_not_answer_is_given_up_after_a_deadline(
-    upstream: tuple[TritonUpstream, TritonDouble],
+    upstream: tuple[EngineUpstream, TritonDouble],
 ) -> None:
     there, server = upstream
     server.silent = True
-    with pytest.raises(UpstreamTimeout, match="within 3 s"):
+    with pytest.raises(UpstreamTimeout, match="did not respond in time"):
         await there.stop_drafting()
 
 
-async def test_an_upstream_without_the_control_message_says_so(upstream: tuple[TritonUpstream, TritonDouble]) -> None:
+async def test_a_model_of_another_version_says_so(upstream: tuple[EngineUpstream, TritonDouble]) -> None:
     there, server = upstream
-    server.error = "unexpected inference input 'stop_drafting'"
-    with pytest.raises(UpstreamFailed) as raised:
+    server.error = "unexpected inference input 'request' for model 'embedded'"
+    with pytest.raises(UpstreamFailed, match="of another version of Slipstream"):
         await there.stop_drafting()
-    assert "stop_drafting" in raised.value.detail
 
 
 @pytest.mark.integration
@@ -255,8 +272,9 @@ async def test_a_request_that_still_waits_for_its_connection_is_sent_plainly(tri
     server = await triton_double()
     door = Network(server.port)
     door.hold()
-    upstream = TritonUpstream(f"127.0.0.1:{door.port}", model="embedded", connect_timeout_s=PATIENCE_S)
-    request = GenerationRequest(endpoint=Endpoint.COMPLETION, model="acme", prompt="x", stream=True)
+    upstream = engine_in_triton(f"127.0.0.1:{door.port}", connect_timeout_s=PATIENCE_S)
+    raw = b'{"model": "acme", "prompt": "x", "stream": true}'
+    request = GenerationRequest(endpoint=Endpoint.COMPLETION, model="acme", prompt="x", stream=True, raw=raw)
     job = Job(request=request, model="embedded", draft_length=4, request_id="r")
     try:
         waiting = asyncio.create_task(upstream.open(job))
@@ -312,7 +330,7 @@ async def test_a_server_that_is_slow_to_answer_does_not_delay_the_others(
     fleet: Fleet, triton_double: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given up later than the other one is waited for here, however slow the machine.
-    monkeypatch.setattr("slipstream_gateway.upstreams.triton_server._CONTROL_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("slipstream_gateway.upstreams.engine_server.CONTROL_TIMEOUT_S", PATIENCE_S)
     slow, well = await triton_double(), await triton_double()
     slow.silent = True
     fleet.swap(table(slow, well))

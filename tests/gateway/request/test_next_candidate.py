@@ -31,7 +31,7 @@ THREE = MANIFEST % '"grpc://127.0.0.1:1", "grpc://127.0.0.1:2", "grpc://127.0.0.
 
 
 @pytest.fixture
-def plan(bench: Callable[..., Any]) -> Plan:
+async def plan(bench: Callable[..., Any]) -> Plan:
     """A pair with three servers, and a new revision with the same ones beside it."""
     made = bench(THREE)
     canary = CanaryRoute(route=made.served.route, revision="0123456789abcdef", share=0.1)

@@ -21,7 +21,7 @@ from slipstream_gateway.api.generate import GenerateEndpoint
 from slipstream_gateway.app.endpoints import generation
 from slipstream_gateway.app.wiring import Services, build_services
 from slipstream_gateway.fleet.fleet import ReplicaKey
-from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, Stream, Tokens, Usage
+from slipstream_gateway.upstreams.base import Completion, Drafting, Job, Piece, Stream, Usage
 
 from tests.support.polling import soon
 
@@ -45,6 +45,14 @@ REQUESTS = ("Call", "Job", "Attempt", "async_generator", "coroutine", "frame", "
 ROOT = Path(slipstream_gateway.__file__).parent.parent
 
 
+def event(position: int) -> Piece:
+    """The token at `position` as an event; the last one ends the stream."""
+    reason = "stop" if position + 1 == TOKENS else None
+    choice = {"index": 0, "delta": {"content": "word "}, "finish_reason": reason}
+    data = b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+    return Piece(data + b"data: [DONE]\n\n" if reason else data, token_ids=(position,))
+
+
 class FourTokens:
     """A stream of four tokens after `done` of them; it breaks off after `last`, where that is given."""
 
@@ -52,15 +60,14 @@ class FourTokens:
         self.usage = Usage(prompt_tokens=3, output_tokens=done)
         self._last = last
 
-    async def next(self) -> Tokens | None:
+    async def next(self) -> Piece | None:
         position = self.usage.output_tokens
         if position == self._last:
             raise UpstreamFailed("broke off")
         if position == TOKENS:
             return None
         self.usage.output_tokens += 1
-        reason = "stop" if position + 1 == TOKENS else None
-        return Tokens(index=0, text="word ", token_ids=(position,), finish_reason=reason)
+        return event(position)
 
     async def aclose(self) -> None:
         pass
@@ -69,7 +76,7 @@ class FourTokens:
 class Server:
     """A server without a wire. `plan` has how each next answer fails: `refuse`, `break`, or not at all."""
 
-    gives_token_ids = sends_tokens = answers_probes = True
+    gives_token_ids = answers_probes = True
     fingerprint = ""
     draft_standings = ()
 
@@ -78,10 +85,13 @@ class Server:
 
     @property
     def drafting(self) -> Drafting:
-        return ANY_DRAFT
+        return Drafting(resumes="seeded")
+
+    async def meet(self) -> None:
+        pass
 
     async def complete(self, job: Job) -> Completion:
-        return Completion(pieces=(Tokens(index=0, text="word", finish_reason="stop"),), usage=Usage(output_tokens=1))
+        return Completion(body=Piece(b'{"choices": []}'), usage=Usage(output_tokens=1))
 
     async def open(self, job: Job) -> Stream:
         fault = self._plan.pop() if self._plan else ""

@@ -11,6 +11,10 @@ from slipstream_core.manifest import PairStatus, Route, compile_table, parse_doc
 from slipstream_core.observation import Estimate, Forecast, Level
 from slipstream_core.types import Endpoint, GenerationRequest, Message, RequestProfile, TaskType
 
+_TRITON_ARM = {"protocol": "triton", "endpoints": ["grpc://a:1"], "model": "m"}
+ONE_ANSWER_ARMS = {"plain": _TRITON_ARM, "speculative": _TRITON_ARM | {"unsupported": ["n"]}}
+"""Slipstream's engine at external addresses; requests for several answers cannot speculate there."""
+
 
 def route(
     *,

@@ -24,7 +24,7 @@ from slipstream_core.types import (
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, Health, explanation
 from slipstream_gateway.decide.route import decide as decide_with
 
-from tests.gateway.routing.cases import profile, request, route
+from tests.gateway.routing.cases import ONE_ANSWER_ARMS, profile, request, route
 
 OPENAI_ARM = {"protocol": "openai", "endpoints": ["http://a:1"], "model": "m"}
 TRITON_ARM = {"protocol": "triton", "endpoints": ["grpc://a:1"], "model": "m"}
@@ -41,7 +41,7 @@ LADDER: list[tuple[Reason, dict[str, Any]]] = [
     (Reason.KILL_SWITCH, {"pair": {"killSwitch": True}}),
     (Reason.KILL_SWITCH, {"policy": {"killSwitch": True}}),
     (Reason.POLICY_DISABLED, {"policy": {"enabled": False}}),
-    (Reason.NO_DRAFT, {"pair": {"draft": {"kind": "none"}}}),
+    (Reason.NO_DRAFT, {"arms": {"speculative": None}}),
     (Reason.PAIR_NOT_READY, {"ready": False}),
     (Reason.SPECULATIVE_UNAVAILABLE, {"health": DOWN}),
     (Reason.UNSUPPORTED_PARAMETER, {"request": {"n": 2}}),
@@ -56,7 +56,15 @@ LADDER: list[tuple[Reason, dict[str, Any]]] = [
 
 
 def merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {"pair": {}, "policy": {}, "request": {}, "profile": {}, "ready": True, "health": UP}
+    result: dict[str, Any] = {
+        "arms": ONE_ANSWER_ARMS,
+        "pair": {},
+        "policy": {},
+        "request": {},
+        "profile": {},
+        "ready": True,
+        "health": UP,
+    }
     for row in rows:
         for key, value in row.items():
             result[key] = result[key] | value if isinstance(value, dict) else value
@@ -69,7 +77,7 @@ def test_the_first_rule_that_applies_wins_over_all_later_ones(step: int) -> None
     decision = decide(
         request(**case["request"]),
         profile(**case["profile"]),
-        route(pair=case["pair"], policy=case["policy"], ready=case["ready"]),
+        route(arms=case["arms"], pair=case["pair"], policy=case["policy"], ready=case["ready"]),
         case["health"],
     )
     assert decision.reason is LADDER[step][0]
@@ -182,7 +190,7 @@ def test_a_parameter_that_only_speculation_honours_goes_there() -> None:
     [
         ({"plain": TRITON_ARM, "speculative": TRITON_ARM}, {"tools"}, {}, "tools"),
         ({"plain": TRITON_ARM, "speculative": TRITON_ARM}, {"tools", "n"}, {}, "tools"),
-        ({"plain": TRITON_ARM}, {"logprobs"}, {}, "logprobs"),
+        ({"plain": TRITON_ARM}, {"best_of"}, {}, "best_of"),
         (
             {"plain": OPENAI_ARM | {"unsupported": ["tools"]}, "speculative": OPENAI_ARM},
             {"tools"},
@@ -270,7 +278,7 @@ def test_the_same_arguments_give_the_same_decision_and_it_is_consistent(
             confidence=confidence,
             task=task,
         ),
-        route(policy={"allowClientMode": allow}),
+        route(policy={"allowClientMode": allow}, arms=ONE_ANSWER_ARMS),
         Health(speculative_available=up),
     )
     decision = decide(*arguments)

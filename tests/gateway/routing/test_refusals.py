@@ -42,7 +42,8 @@ def check(request: GenerationRequest, arms: dict[str, Any], **pair: Any) -> None
     decide(inputs)
 
 
-BEYOND_TENSORS = [
+BOUNDS = {"maxChoices": 32, "maxStopStrings": 64, "maxStopBytes": 1024, "maxTemperature": 100}
+BEYOND = [
     (chat(n=33), "n", "integer_above_max_value", "at most 32, got 33"),
     (completion(prompt=["x"] * 33), "prompt", "array_above_max_length", "at most 32 prompts, got 33"),
     (completion(prompt=["x"] * 5, n=7), "n", "integer_above_max_value", "32 choices over all prompts, got 5 × 7"),
@@ -53,13 +54,13 @@ BEYOND_TENSORS = [
 ]
 
 
-@pytest.mark.parametrize(("request_", "param", "code", "part"), BEYOND_TENSORS)
-@pytest.mark.parametrize("arms", [TRITON, MIXED])
-def test_servers_behind_tensors_have_bounds(
+@pytest.mark.parametrize(("request_", "param", "code", "part"), BEYOND)
+@pytest.mark.parametrize("arms", [OPENAI, TRITON, MIXED])
+def test_a_value_beyond_a_bound_is_an_error_that_names_it(
     arms: dict[str, Any], request_: GenerationRequest, param: str, code: str, part: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        check(request_, arms)
+        check(request_, arms, requestBounds=BOUNDS)
     assert (refused.value.param, refused.value.code) == (param, code)
     assert part in str(refused.value)
 
@@ -67,16 +68,22 @@ def test_servers_behind_tensors_have_bounds(
 @pytest.mark.parametrize(
     "request_",
     [
-        *(case[0] for case in BEYOND_TENSORS),
+        *(case[0] for case in BEYOND),
         completion(prompt=["x"] * 16),
         completion(prompt=["x"] * 4096, n=64),
-        completion(best_of=20),
         chat(n=128),
         chat(temperature=1e9),
     ],
 )
-def test_of_other_servers_nothing_is_refused_before_they_see_it(request_: GenerationRequest) -> None:
-    check(request_, OPENAI)
+@pytest.mark.parametrize("arms", [OPENAI, TRITON, MIXED])
+def test_without_bounds_nothing_is_refused_before_the_servers_see_it(
+    arms: dict[str, Any], request_: GenerationRequest
+) -> None:
+    check(request_, arms)
+
+
+def test_of_openai_servers_candidates_are_not_refused_before_they_see_them() -> None:
+    check(completion(best_of=20), OPENAI)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +112,8 @@ def test_a_pair_sets_its_own_bounds(
     assert refused.value.param == param
 
 
-def test_a_pairs_bound_leaves_the_others_at_their_defaults() -> None:
-    check(chat(n=40), TRITON, requestBounds={"maxChoices": 40})
-    with pytest.raises(InvalidRequest, match="at most 100"):
-        check(chat(temperature=101), TRITON, requestBounds={"maxChoices": 40})
+def test_a_pairs_bound_sets_no_other() -> None:
+    check(chat(n=40, temperature=101, stop=["x"] * 65), TRITON, requestBounds={"maxChoices": 40})
 
 
 @pytest.mark.parametrize(
@@ -134,10 +139,10 @@ def test_a_pairs_bound_leaves_the_others_at_their_defaults() -> None:
             "Unknown parameter: 'stream_options.include_usge'. Did you mean 'include_usage'?",
         ),
         (
-            chat(min_p=0.2),
-            "min_p",
+            chat(prompt_logprobs=1),
+            "prompt_logprobs",
             "unsupported_parameter",
-            "The parameter 'min_p' is not supported by the model 'm'.",
+            "The parameter 'prompt_logprobs' is not supported by the model 'm'.",
         ),
         (completion(max_tokens=0), "max_tokens", "unsupported_value", "Invalid 'max_tokens': 0 is not supported"),
         (

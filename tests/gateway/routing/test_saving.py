@@ -20,7 +20,7 @@ from slipstream_core.types import (
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, Health, decide
 
 from tests.gateway.routing import cases
-from tests.gateway.routing.cases import forecast, profile, request
+from tests.gateway.routing.cases import ONE_ANSWER_ARMS, forecast, profile, request
 from tests.support.draws import chosen_draws, draws_of
 
 ARM = {"protocol": "openai", "model": "m"}
@@ -207,7 +207,7 @@ GUARDS: list[tuple[Reason, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 def test_a_guard_rail_wins_over_any_saving_and_over_exploration(
     found: Forecast, reason: Reason, policy: dict[str, Any], asked: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    served = route(**policy, explorationShare=1)
+    served = route(arms=ONE_ANSWER_ARMS, **policy, explorationShare=1)
     decision = run(found, served, request=request(**asked), profile=profile(**expected), draws=EAGER)
     assert (decision.arm, decision.reason) == (Arm.PLAIN, reason)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -83,17 +82,16 @@ class BrokenHttpServer(ConnectionServer):
         await writer.drain()
 
 
-def _text(text: bytes) -> bytes:
-    return struct.pack("<I", len(text)) + text
+_HEAD = b'{"status": 200, "headers": {"content-type": "application/json"}}\n'
+_STREAM_HEAD = b'{"status": 200, "headers": {"content-type": "text/event-stream"}}\n'
 
 
-def _answer(**outputs: bytes) -> bytes:
-    number = struct.pack("<i", 1)
-    known = {"text_output": _text(b"word"), "token_ids": number, "finish_reason": _text(b"stop")}
+def _piped(data: bytes, *, last: bool = True) -> bytes:
+    """One response of the pipe model."""
     message = service_pb2.ModelStreamInferResponse()
-    for name, raw in {**known, "prompt_tokens": number, "output_tokens": number, **outputs}.items():
-        message.infer_response.outputs.add(name=name, datatype="BYTES", shape=[1])
-        message.infer_response.raw_output_contents.append(raw)
+    message.infer_response.outputs.add(name="response", datatype="UINT8", shape=[len(data)])
+    message.infer_response.raw_output_contents.append(data)
+    message.infer_response.parameters["triton_final_response"].bool_param = last
     return message.SerializeToString()
 
 
@@ -103,13 +101,22 @@ def _error(text: bytes) -> bytes:
 
 GRPC_ANSWERS: dict[str, bytes | grpc.StatusCode] = {
     "message that is no protobuf": b"\xff\xff" + SECRET,
-    "text that is not UTF-8": _answer(text_output=_text(SECRET + b"\xff")),
-    "count of another size": _answer(output_tokens=SECRET),
-    "finish reason with text": _answer(finish_reason=_text(SECRET)),
+    "no head": _piped(SECRET),
+    "head that is no JSON": _piped(b"{" + SECRET + b"\n{}"),
+    "status that is a text": _piped(b'{"status": "' + SECRET + b'"}\n{}'),
+    "body that is no JSON": _piped(_HEAD + SECRET),
+    "body that is half JSON": _piped(_HEAD + b'{"choices": [{"text": "' + SECRET),
+    "body that ends early": _piped(_HEAD + SECRET, last=False),
+    "refusal that is no JSON": _piped(b'{"status": 404}\n' + SECRET),
+    "failure with a body": _piped(b'{"status": 500}\n' + SECRET),
+    "engine that is busy": _piped(b'{"status": 429}\n' + SECRET),
+    "event that is no JSON": _piped(_STREAM_HEAD + b"data: {" + SECRET + b"\n\ndata: [DONE]\n\n"),
+    "stream without its end": _piped(_STREAM_HEAD + _EVENT + b"data: " + SECRET),
     "engine's exception": _error(b"internal: KeyError: " + SECRET),
     "message of no known form": _error(b"the prompt was " + SECRET),
     "model that is not ready": _error(b"model " + SECRET + b" is not ready"),
-    "engine that is busy": _error(b"overloaded: " + SECRET),
+    "model of another version": _error(b"unexpected inference input '" + SECRET),
+    "engine that ends": _error(b"halted: " + SECRET),
     "unavailable": grpc.StatusCode.UNAVAILABLE,
     "internal": grpc.StatusCode.INTERNAL,
     "unknown": grpc.StatusCode.UNKNOWN,
@@ -123,10 +130,7 @@ class BrokenTriton(ThreadedServer):
 
     async def _serve(self) -> None:
         server = grpc.aio.server()
-        calls = {
-            "ModelReady": grpc.unary_unary_rpc_method_handler(self._ready_call),
-            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._infer),
-        }
+        calls = {"ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._infer)}
         service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", calls)
         server.add_generic_rpc_handlers((service,))
         self.port = server.add_insecure_port("127.0.0.1:0")
@@ -135,18 +139,14 @@ class BrokenTriton(ThreadedServer):
         await self._stopping.wait()
         await server.stop(None)
 
-    async def _ready_call(self, request: bytes, context: Any) -> bytes:
-        return service_pb2.ModelReadyResponse(ready=True).SerializeToString()
-
     async def _infer(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         async for raw in requests:
-            request = service_pb2.ModelInferRequest.FromString(raw)
-            tensors = zip((one.name for one in request.inputs), request.raw_input_contents, strict=True)
-            prompt = dict(tensors).get("text_input")
-            if prompt is None:  # a control message
-                yield _error(b"unexpected inference input")
+            [data] = service_pb2.ModelInferRequest.FromString(raw).raw_input_contents
+            head, _, body = data.partition(b"\n")
+            if json.loads(head)["method"] == "GET":
+                yield _piped(_HEAD + b'{"object": "list", "data": []}')
                 continue
-            answer = GRPC_ANSWERS[prompt[4:].decode()]
+            answer = GRPC_ANSWERS[json.loads(body)["prompt"]]
             if isinstance(answer, grpc.StatusCode):
                 await context.abort(answer, SECRET.decode())
             else:

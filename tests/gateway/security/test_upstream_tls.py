@@ -16,12 +16,13 @@ import pytest
 import trustme
 from slipstream_core.errors import CommandError, UpstreamUnavailable
 from slipstream_core.settings import TlsSettings, UpstreamSettings
+from slipstream_gateway.upstreams.engine_server import EngineUpstream
 from slipstream_gateway.upstreams.tls import UpstreamTls, read_credentials
-from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from slipstream_tools.up.processes import Child
 from slipstream_tools.up.triton_install import find_triton, link_libraries, triton_environment
 
 from tests.gateway.pair_manifest import chat, manifest_text
+from tests.support.engines import engine_in_triton
 from tests.support.hanging_files import replace_by_fifo
 from tests.support.polling import PATIENCE_S, eventually, soon
 
@@ -162,14 +163,14 @@ def tls_triton(
 async def test_triton_over_mutual_tls(tls_triton: tuple[int, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     port, ours, theirs = tls_triton
 
-    def upstream(settings: TlsSettings, host: str = "127.0.0.1") -> TritonUpstream:
+    def upstream(settings: TlsSettings, host: str = "127.0.0.1") -> EngineUpstream:
         tls = read_credentials(settings)
-        return TritonUpstream(f"{host}:{port}", model="no_model", connect_timeout_s=5.0, tls=tls)
+        return engine_in_triton(f"{host}:{port}", model="no_model", tls=tls)
 
     ours_and_theirs = TlsSettings(ca=theirs.ca, certificate=ours.certificate, key=ours.key)
     for host in ("127.0.0.1", "localhost"):  # the certificate is for both
         good = upstream(ours_and_theirs, host)
-        with pytest.raises(UpstreamUnavailable, match="does not have the model"):  # which only a connection tells
+        with pytest.raises(UpstreamUnavailable, match="is not ready"):  # which only a connection tells
             await good.probe()
         await good.aclose()
     known = socket.getaddrinfo

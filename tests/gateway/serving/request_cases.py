@@ -33,13 +33,11 @@ class Answer(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Status 400 with these fields of the error; `part` is part of the message. `may_begin`: a stream may have begun
-    with the answer to another prompt, and ends with the error as its last event."""
+    """Status 400 with these fields of the error; `part` is part of the message."""
 
     param: str | None
     code: str | None
     part: str = ""
-    may_begin: bool = False
 
 
 class Taken(NamedTuple):
@@ -143,7 +141,7 @@ def _bounds() -> list[Case]:
             "n 33",
             CHAT,
             chat(n=33, max_tokens=1, temperature=1),
-            Refused("n", "integer_above_max_value", "at most 32, got 33"),
+            choices(33),
             sends(n=33),
             choices(33),
         ),
@@ -168,7 +166,7 @@ def _bounds() -> list[Case]:
             "33 prompts",
             TEXT,
             text(prompt=[CALL] * 33),
-            Refused("prompt", "array_above_max_length", "at most 32 prompts, got 33"),
+            choices(33),
             sends(prompt=[CALL] * 33),
             choices(33),
         ),
@@ -185,7 +183,7 @@ def _bounds() -> list[Case]:
             "65 stop texts",
             CHAT,
             chat(stop=stops),
-            Refused("stop", "array_above_max_length", "at most 64 strings, got 65"),
+            tokens(3),
             sends(stop=stops),
             ServerError("should have at most 4 items"),
         ),
@@ -193,7 +191,7 @@ def _bounds() -> list[Case]:
             "a long stop text",
             TEXT,
             text(stop=long_stop),
-            Refused("stop", "string_above_max_length", "at most 1024 bytes, got 1025"),
+            tokens(3),
             sends(stop=long_stop),
             tokens(3),
         ),
@@ -210,7 +208,7 @@ def _bounds() -> list[Case]:
             "temperature 101",
             CHAT,
             chat(temperature=101),
-            Refused("temperature", "decimal_above_max_value", "at most 100, got 101"),
+            Taken(),
             sends(temperature=101),
             ServerError("temperature must be in [0, 2]"),
         ),
@@ -231,7 +229,7 @@ def _prompts() -> list[Case]:
             "an empty text",
             TEXT,
             text(prompt=""),
-            Refused("prompt", "invalid_value", 'expected at least one token, got ""'),
+            Refused("prompt", "invalid_value", "expected at least one token"),
             sends(prompt=""),
             ServerError("prompt"),
         ),
@@ -247,7 +245,7 @@ def _prompts() -> list[Case]:
             "an unknown token id in the second prompt",
             TEXT,
             text(prompt=[[5], [6, 2_000_000]]),
-            Refused("prompt[1][1]", "invalid_value", "got 2000000", may_begin=True),
+            Refused("prompt[1][1]", "invalid_value", "got 2000000"),
             sends(prompt=[[5], [6, 2_000_000]]),
             ServerError("2000000 is out of vocabulary"),
         ),
@@ -255,7 +253,7 @@ def _prompts() -> list[Case]:
             "an empty text after another one",
             TEXT,
             text(prompt=[CALL, ""]),
-            Refused("prompt[1]", "invalid_value", 'expected at least one token, got ""', may_begin=True),
+            Refused("prompt[1]", "invalid_value", "expected at least one token"),
             sends(prompt=[CALL, ""]),
             ServerError("prompt"),
         ),
@@ -301,7 +299,7 @@ def _names() -> list[Case]:
             "logprobs",
             CHAT,
             chat(logprobs=True),
-            Refused("logprobs", "unsupported_parameter"),
+            tokens(3),
             sends(logprobs=True),
             tokens(3),
         ),
@@ -309,7 +307,7 @@ def _names() -> list[Case]:
             "max_tokens 0 with echo",
             TEXT,
             text(max_tokens=0, echo=True),
-            Refused("echo", "unsupported_parameter"),
+            Refused("max_tokens", "unsupported_value", "0 is not supported"),
             sends(max_tokens=0, echo=True),
             Taken(),
         ),
@@ -347,11 +345,8 @@ def check(
         assert response.status_code == 400 or (stream and 'data: {"error"' in response.text), response.text
         assert expected.part in response.text
         return
-    if stream and expected.may_begin and response.status_code == 200:
-        error = json.loads(response.text.rstrip().rpartition("data: ")[2])["error"]
-    else:
-        assert response.status_code == 400, response.text
-        error = response.json()["error"]
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
     assert (error["param"], error["code"], error["type"]) == (expected.param, expected.code, "invalid_request_error"), (
         error
     )

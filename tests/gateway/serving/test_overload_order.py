@@ -37,7 +37,8 @@ apiVersion: slipstream.dev/v1alpha1
 kind: SpeculationPolicy
 metadata: {{name: pair}}
 spec:
-  {{pair: pair, allowClientMode: true, decision: rules, minOutputTokens: 1, maxRareTokenShare: 1, holdBackShare: 0}}
+  {{pair: pair, allowClientMode: true, decision: rules, minOutputTokens: 1, maxRareTokenShare: 1, holdBackShare: 0,
+   adaptiveDraftLength: false}}
 """
 SUMMARIZE = (
     "Summarize the call for the CRM: reason, agent actions, outcome, next step.\n\nCustomer: My invoice is wrong."

@@ -193,7 +193,7 @@ def test_completions_take_text_and_token_ids(gateway_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("logprobs", True), ("tools", [{"type": "function"}]), ("unheard_of", 1), ("min_p", 0.2)]
+    ("field", "value"), [("best_of", 2), ("tools", [{"type": "function"}]), ("unheard_of", 1), ("bad_words", ["x"])]
 )
 def test_parameter_that_no_arm_can_honour_gets_400_naming_it(gateway_url: str, field: str, value: Any) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], field: value}

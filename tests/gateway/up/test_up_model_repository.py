@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import msgspec
 import pytest
 from google.protobuf import text_format
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import Draft, ModelPair, Target, parse
-from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_repository
+from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_model
 from slipstream_tools.up.model_repository import write_repository
 from slipstream_tools.up.vllm_environment import VllmInstall
 from tritonclient.grpc import model_config_pb2
 
+APPLICATION = "application"
+OWN = "slipstream_engine.openai.hosted:application"
+VLLM = "slipstream_engine.vllm_engine.hosted:application"
 PAIR = """\
 apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair
@@ -45,25 +50,25 @@ def _parameters(config: model_config_pb2.ModelConfig) -> dict[str, str]:
     return {key: value.string_value for key, value in config.parameters.items()}
 
 
+def _tensors(tensors: Iterable[Any]) -> list[tuple[str, int, list[int]]]:
+    return [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in tensors]
+
+
 def test_template_is_a_decoupled_model_of_the_python_backend() -> None:
-    config = _config(template_repository() / "slipstream")
+    config = _config(template_model())
     assert config.backend == "python"
     assert config.max_batch_size == 0
     assert config.model_transaction_policy.decoupled
-    assert all(tensor.optional for tensor in config.input)
+    assert _tensors(config.input) == [("request", model_config_pb2.TYPE_UINT8, [-1])]
+    assert _tensors(config.output) == [("response", model_config_pb2.TYPE_UINT8, [-1])]
 
 
-def test_both_models_have_one_contract_and_the_documentation_says_it() -> None:
-    own, vllm = (_config(template_repository() / name) for name in ("slipstream", "slipstream_vllm"))
-    for ours, theirs in ((own.input, vllm.input), (own.output, vllm.output)):
-        assert [(tensor.name, tensor.data_type, tensor.dims) for tensor in ours] == [
-            (tensor.name, tensor.data_type, tensor.dims) for tensor in theirs if not tensor.name.startswith("openai_")
-        ]
-    assert vllm.backend == "python"
-    assert vllm.model_transaction_policy.decoupled
-    page = (Path(__file__).parents[3] / "docs" / "triton-models.md").read_text(encoding="utf-8")
-    for tensor in (*vllm.input, *vllm.output):
-        assert f"`{tensor.name}`" in page
+def test_the_documentation_names_the_tensors_and_the_applications() -> None:
+    config = _config(template_model())
+    page = (Path(__file__).parents[3] / "docs" / "howto" / "engine-contract.md").read_text(encoding="utf-8")
+    for name in (*(tensor.name for tensor in (*config.input, *config.output)), APPLICATION, OWN, VLLM):
+        assert f"`{name}`" in page
+    assert _parameters(config)[APPLICATION] == OWN
 
 
 def test_vllm_gets_its_command_line_and_an_environment_of_its_own(tmp_path: Path) -> None:
@@ -87,6 +92,7 @@ def test_vllm_gets_its_command_line_and_an_environment_of_its_own(tmp_path: Path
         vllm_arguments=["--seed", "a b"],
     )
     parameters = _parameters(_config(repository / "v"))
+    assert parameters[APPLICATION] == VLLM
     arguments = shlex.split(parameters["vllm_args"])
     assert arguments[-2:] == ["--seed", "a b"]
     assert arguments[arguments.index("--scheduler-cls") + 1] == "slipstream_vllm.Scheduler"
@@ -95,7 +101,9 @@ def test_vllm_gets_its_command_line_and_an_environment_of_its_own(tmp_path: Path
     assert (environment / "bin" / "activate").is_file()
     assert (environment / "bin" / "python3").exists()
     assert list(environment.glob("lib/python3.*/site-packages/numpy/__init__.py"))
-    assert "EXECUTION_ENV_PATH" not in _parameters(_config(repository / "own"))
+    own = _parameters(_config(repository / "own"))
+    assert own[APPLICATION] == OWN
+    assert "EXECUTION_ENV_PATH" not in own
 
 
 def test_parameters_come_from_the_pair_alone(tmp_path: Path) -> None:
@@ -104,6 +112,7 @@ def test_parameters_come_from_the_pair_alone(tmp_path: Path) -> None:
     assert config.name == "one"
     assert (repository / "one" / "1" / "model.py").is_file()
     assert _parameters(config) == {
+        "application": OWN,
         "target": "embedded:target",
         "draft_kind": "ngram",
         "max_draft_tokens": "5",
@@ -153,7 +162,7 @@ def test_rendering_needs_no_files() -> None:
     parameters = engine_parameters(_pair("far", target="llama", kind="ngram"), PurePosixPath("/models"))
     assert parameters["target"] == "/models/llama"
     parameters["on_draft_mismatch"] = "plain"
-    template = (template_repository() / "slipstream" / "config.pbtxt").read_text()
+    template = (template_model() / "config.pbtxt").read_text()
     config = text_format.Parse(render_config(template, "far", parameters), model_config_pb2.ModelConfig())
     assert config.name == "far"
     assert _parameters(config) == parameters

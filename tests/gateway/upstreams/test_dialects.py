@@ -15,6 +15,7 @@ from slipstream_core.manifest.engines import DialectName
 from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.dialect_wire import count_dialect_body, dialect_body, dialect_reader_of
+from slipstream_gateway.upstreams.http_transport import HttpTransport
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 
 from tests.gateway import scripted_dialects as scripted
@@ -174,7 +175,7 @@ def test_every_parameter_of_a_dialect_is_as_its_server_has_it(dialect: str) -> N
 @every_dialect
 async def test_readiness_is_asked_for_at_the_path_of_the_engine(dialect: str) -> None:
     server = scripted.DIALECTS[dialect](speculates=True)
-    upstream = OpenAiUpstream(server.url, connect_timeout_s=5.0, dialect=DIALECTS[DialectName(dialect)])
+    upstream = OpenAiUpstream(HttpTransport(server.url, connect_timeout_s=5.0), dialect=DIALECTS[DialectName(dialect)])
     try:
         await upstream.probe()
         server.ready = False

@@ -13,7 +13,8 @@ from aiohttp.test_utils import TestServer
 from slipstream_core.errors import SlipstreamError, UpstreamFailed, UpstreamRejected
 from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.api.errors import error_reply
-from slipstream_gateway.upstreams.base import Job, Stream, Wire
+from slipstream_gateway.upstreams.base import Job, Piece, Stream
+from slipstream_gateway.upstreams.http_transport import HttpTransport
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 
 from tests.support.http_server import Asked, Reply
@@ -36,7 +37,9 @@ async def answering(
         return Reply(status if permitted else 406, body, {"content-type": "text/html", "content-encoding": coding})
 
     with replying(answer) as url:
-        async with contextlib.aclosing(OpenAiUpstream(url, connect_timeout_s=5, api_key=api_key)) as upstream:
+        async with contextlib.aclosing(
+            OpenAiUpstream(HttpTransport(url, connect_timeout_s=5.0), api_key=api_key)
+        ) as upstream:
             yield upstream
 
 
@@ -51,7 +54,7 @@ async def drain(stream: Stream) -> bytes:
     """What the client gets."""
     data = b""
     while (piece := await stream.next()) is not None:
-        assert isinstance(piece, Wire)
+        assert isinstance(piece, Piece)
         data += piece.data
     return data
 
@@ -225,8 +228,8 @@ async def test_a_stream_ends_with_its_last_event_not_with_its_connection(ends: b
     app = web.Application()
     app.router.add_post("/v1/completions", answer)
     async with TestServer(app) as server:
-        upstream = OpenAiUpstream(str(server.make_url("")), connect_timeout_s=5)
-        client = upstream._client
+        transport = HttpTransport(str(server.make_url("")), connect_timeout_s=5.0)
+        upstream, client = OpenAiUpstream(transport), transport._client
         for _ in range(2):
             body_ends.clear()
             stream = await upstream.open(job())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.types import Endpoint, GenerationRequest
-from slipstream_gateway.request.journal import WireJournal
-from slipstream_gateway.upstreams.base import Committed, Job, Usage, Wire, joined
+from slipstream_gateway.request.journal import Journal
+from slipstream_gateway.upstreams.base import Committed, Job, Piece, Usage, joined
 from slipstream_gateway.upstreams.openai_reading import ChatReader
 from slipstream_gateway.upstreams.openai_wire import read_body_usage, take_usage
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_answer, most_tokens_of_delta, most_tokens_of_events
@@ -104,8 +104,8 @@ def test_usage_beside_one_of_several_choices_is_not_that_of_all() -> None:
 def test_bound_of_a_stream_that_goes_on_elsewhere_is_of_both_parts() -> None:
     first = event(delta("abcdef"))
     before = read(first)
-    journal = WireJournal(REQUEST, by_text=True, by_tokens=False)
-    journal.add(Wire(first))
+    journal = Journal(REQUEST, by_text=True, by_tokens=False)
+    journal.add(Piece(first))
     committed = journal.committed(before)
     assert committed is not None
     assert committed.most_output_tokens == 6
@@ -117,8 +117,8 @@ def test_bound_of_a_stream_that_goes_on_elsewhere_is_of_both_parts() -> None:
 def test_a_stream_goes_on_after_as_many_tokens_as_it_told_the_ids_of() -> None:
     """An event may hold several: `max_tokens` of the rest is what is left of the answer's."""
     first = event(delta("abcdef"))
-    journal = WireJournal(REQUEST, by_text=True, by_tokens=False)
-    journal.add(Wire(first, token_ids=(7, 8, 9)))
+    journal = Journal(REQUEST, by_text=True, by_tokens=False)
+    journal.add(Piece(first, token_ids=(7, 8, 9)))
     committed = journal.committed(read(first))
     assert committed is not None
     assert (committed.output_tokens, committed.text, committed.token_ids) == (3, "abcdef", ())
@@ -126,9 +126,9 @@ def test_a_stream_goes_on_after_as_many_tokens_as_it_told_the_ids_of() -> None:
 
 @pytest.mark.parametrize("by_text", [True, False])
 def test_a_stream_that_goes_on_by_its_tokens_has_all_of_them(by_text: bool) -> None:
-    journal = WireJournal(REQUEST, by_text=by_text, by_tokens=True)
-    journal.add(Wire(event(delta("ab")), token_ids=(7,)))
-    journal.add(Wire(event(delta("cd")), token_ids=(8, 9)))
+    journal = Journal(REQUEST, by_text=by_text, by_tokens=True)
+    journal.add(Piece(event(delta("ab")), token_ids=(7,)))
+    journal.add(Piece(event(delta("cd")), token_ids=(8, 9)))
     committed = journal.committed(read(event(delta("ab"))))
     assert committed is not None
     assert (committed.output_tokens, committed.token_ids) == (3, (7, 8, 9))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from slipstream_core.errors import Incomparable
-from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
+from slipstream_gateway.upstreams.base import Completion, Job, Piece, Usage
 from slipstream_gateway.upstreams.scores import LEAST, TOP, read_scores, score_by
 
 
@@ -47,7 +47,7 @@ async def test_request_asks_for_scores_and_for_as_little_else_as_can_be() -> Non
 
     async def complete(job: Job) -> Completion:
         asked.append(job)
-        return Completion(pieces=(Wire(_body(ROWS)),), usage=Usage())
+        return Completion(body=Piece(_body(ROWS)), usage=Usage())
 
     headers = (("authorization", "Bearer client"),)
     scores = await score_by(complete, (3, 5), (7, 8), model="m", headers=headers)

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.errors import UpstreamRejected
 from slipstream_core.types import Endpoint, GenerationRequest
-from slipstream_gateway.upstreams.base import Job, Wire
+from slipstream_gateway.upstreams.base import Job, Piece
+from slipstream_gateway.upstreams.http_transport import HttpTransport
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 from slipstream_gateway.upstreams.valid_json import valid_events, valid_json
 
@@ -75,7 +76,7 @@ async def answering(status: int, body: bytes) -> AsyncIterator[OpenAiUpstream]:
     """An upstream whose server gives every request the same answer."""
 
     with replying(lambda _: Reply(status, body)) as url:
-        async with contextlib.aclosing(OpenAiUpstream(url, connect_timeout_s=5)) as upstream:
+        async with contextlib.aclosing(OpenAiUpstream(HttpTransport(url, connect_timeout_s=5.0))) as upstream:
             yield upstream
 
 
@@ -89,11 +90,10 @@ async def sent(job: Job, body: bytes) -> bytes:
     """The answer that a client gets where the server sends `body`."""
     async with answering(200, body) as upstream:
         if not job.request.stream:
-            pieces = (await upstream.complete(job)).pieces
-            return b"".join(piece.data for piece in pieces if isinstance(piece, Wire))
+            return (await upstream.complete(job)).body.data
         stream, data = await upstream.open(job), b""
         while (piece := await stream.next()) is not None:
-            assert isinstance(piece, Wire)
+            assert isinstance(piece, Piece)
             data += piece.data
         await stream.aclose()
         return data

@@ -66,6 +66,8 @@ def body_of(feature: Feature, model: str) -> bytes | None:
 def expected(feature: Feature, route: Route) -> tuple[Served, tuple[str, ...]]:
     """How `route` serves the feature, and the parameters that none of its servers honours. A request that the gateway
     refuses for every engine is refused here, too, with the parameter that the error names."""
+    if feature.own_refusal is not None and route is ROUTES["own"]:
+        return Served.REFUSED, (feature.own_refusal,)
     body = body_of(feature, route.model)
     try:
         used = _used(body) if body is not None else frozenset()

@@ -35,7 +35,7 @@ class Feature(NamedTuple):
     """One row of the table. `run` returns what the client made of the answers, or raises what it raised.
 
     `vllm` is what to expect on both arms of one pool of vLLM; `param` is the field that an error of the gateway's own
-    names.
+    names. `own_refusal` is the field that an error of Slipstream's engine names.
     """
 
     area: str
@@ -44,6 +44,7 @@ class Feature(NamedTuple):
     vllm: Outcome = Outcome.SAME
     note: str = ""
     param: str | None = None
+    own_refusal: str | None = None
 
 
 # A prompt that the embedded pair has much to say to; for one model, drafts of the other are often right there.

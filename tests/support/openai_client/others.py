@@ -63,7 +63,7 @@ OTHERS = [
     Feature(TEXT, "streamed, with usage", _text_stream(stream_options={"include_usage": True})),
     Feature(TEXT, "`echo`", _text(echo=True)),
     Feature(TEXT, "`logprobs`", _text(logprobs=2)),
-    Feature(TEXT, "`echo` with `logprobs`", _text(echo=True, logprobs=1, max_tokens=2)),
+    Feature(TEXT, "`echo` with `logprobs`", _text(echo=True, logprobs=1, max_tokens=2), own_refusal="echo"),
     Feature(TEXT, "a prompt of token ids", _text(prompt=_TOKEN_IDS)),
     Feature(TEXT, "several prompts", _text(prompt=[CALL, "Agent: Hello"])),
     Feature(TEXT, "several prompts of token ids", _text(prompt=[_TOKEN_IDS, _TOKEN_IDS[1:]])),

@@ -26,7 +26,7 @@ def test_a_server_without_the_plugin_decodes_plainly_until_one_with_it_takes_its
 ) -> None:
     with (
         Network(port_of(garbage_server)) as address,
-        caplog.at_level(logging.INFO, "slipstream_gateway.upstreams.vllm_plugin"),
+        caplog.at_level(logging.INFO, "slipstream_gateway.upstreams.engine_watch"),
     ):
         served = start_gateway(manifest([address.url]))
         decision = until_reason(served, "engine_cannot")
@@ -42,7 +42,7 @@ def test_a_server_without_the_plugin_decodes_plainly_until_one_with_it_takes_its
         answer = ask(served, "speculative")
         assert answer.headers["x-slipstream-arm"] == "speculative"
         assert served.metric("slipstream_replica_longest_draft", pair="pair", arm="speculative") == 4
-    said = [record.getMessage() for record in caplog.records if record.name.endswith("vllm_plugin")]
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("engine_watch")]
     assert len(said) == 2  # once for each of the servers, however often they were asked
     assert "it does not have Slipstream's plugin" in said[0]
     assert "drafts of up to 4 tokens (draft_model, acceptance by equality" in said[1]

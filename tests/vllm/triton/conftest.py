@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import pytest
-import tritonclient.grpc.aio as grpc_client
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import load_file
 from slipstream_tools.up.gateway_process import GatewayProcess
@@ -16,14 +16,17 @@ from slipstream_tools.up.model_repository import write_repository
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.servers import local_pairs
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
-from slipstream_tools.up.vllm_environment import NICE, VllmInstall
+from slipstream_tools.up.vllm_environment import VllmInstall
 
+from tests.contract.engine_client import Engine
+from tests.support.pipe_transport import PipeTransport
 from tests.support.ports import lasting_ports
 from tests.support.stacks import stacks_of_children
-from tests.support.triton_client import TritonModel
 
 START_TIMEOUT_S = 600.0
 CHECKED_S = 600.0
+ANSWERED_S = 300.0
+MODEL = "embedded"
 ARGUMENTS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 PAIR = """\
 apiVersion: slipstream.dev/v1alpha1
@@ -85,10 +88,11 @@ def ready(server: TritonServer) -> Iterator[TritonServer]:
 
 
 @asynccontextmanager
-async def model_of(server: TritonServer) -> AsyncIterator[TritonModel]:
-    """A client of its model `embedded`."""
-    async with grpc_client.InferenceServerClient(f"{server.ports.host}:{server.ports.grpc}") as client:
-        yield TritonModel(client)
+async def model_of(server: TritonServer) -> AsyncIterator[Engine]:
+    """A client of its model `MODEL`."""
+    transport = PipeTransport(f"{server.ports.host}:{server.ports.grpc}", MODEL)
+    async with httpx.AsyncClient(base_url="http://triton", transport=transport, timeout=ANSWERED_S) as http:
+        yield await Engine.of(http)
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +107,6 @@ def run_triton() -> Callable[[Path, Path], TritonServer]:
                 model_repository=models,
                 run_dir=run_dir,
                 ports=TritonPorts(grpc=grpc, http=http, metrics=metrics),
-                nice=NICE,
             )
 
     return run
@@ -115,23 +118,16 @@ def vllm_triton(
     write_vllm_repository: Callable[[Path], Repository],
     run_triton: Callable[[Path, Path], TritonServer],
 ) -> Iterator[TritonServer]:
-    """The Triton of this run that serves the embedded pair by vLLM, as its model `embedded`."""
+    """The Triton of this run that serves the embedded pair by vLLM, as its model `MODEL`."""
     folder = tmp_path_factory.mktemp("vllm-triton")
     with ready(run_triton(write_vllm_repository(folder).models, folder)) as server:
         yield server
 
 
 @pytest.fixture
-async def vllm_model(vllm_triton: TritonServer) -> AsyncIterator[TritonModel]:
+async def vllm_model(vllm_triton: TritonServer) -> AsyncIterator[Engine]:
     async with model_of(vllm_triton) as model:
         yield model
-
-
-@pytest.fixture
-async def embedded_model(triton_endpoint: str) -> AsyncIterator[TritonModel]:
-    """The same weights on the embedded engine."""
-    async with grpc_client.InferenceServerClient(triton_endpoint) as client:
-        yield TritonModel(client)
 
 
 @pytest.fixture(scope="session")

@@ -10,17 +10,17 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-import tritonclient.grpc.aio as grpc_client
 from slipstream_core.errors import CommandError, UpstreamError
-from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from slipstream_tools.up.triton_server import TritonServer
 from slipstream_tools.up.vllm_environment import VllmInstall
 
-from tests.support.triton_client import TritonModel
-from tests.vllm.triton.conftest import START_TIMEOUT_S, ready
+from tests.contract.engine_client import COMPLETION, Engine, Refused
+from tests.support.engines import engine_in_triton
+from tests.vllm.triton.conftest import START_TIMEOUT_S, model_of, ready
 
 ANSWERED_S = 15.0
-ENDLESS: dict[str, Any] = {"text_input": "a", "temperature": 0.0, "max_tokens": 1500, "stream": True}
+ENDLESS: dict[str, Any] = {"path": COMPLETION, "prompt": "a", "ignore_eos": True, "max_tokens": 1500}
+SHORT: dict[str, Any] = {"path": COMPLETION, "prompt": "a", "max_tokens": 1}
 
 
 def test_numpy_that_the_stub_cannot_read_fails_the_load(
@@ -71,27 +71,36 @@ async def own_triton(
 
 @pytest.mark.slow  # a server of its own
 async def test_requests_fail_and_the_model_is_not_ready_when_the_engine_dies(own_triton: TritonServer) -> None:
-    address = f"{own_triton.ports.host}:{own_triton.ports.grpc}"
-    upstream = TritonUpstream(address, model="embedded", connect_timeout_s=5.0)
-    async with grpc_client.InferenceServerClient(address) as client:
-        model = TritonModel(client)
+    upstream = engine_in_triton(f"{own_triton.ports.host}:{own_triton.ports.grpc}")
+    async with model_of(own_triton) as model:
         await upstream.probe()
-        running = [asyncio.create_task(model.generate(**ENDLESS, draft_tokens=number % 3)) for number in range(6)]
-        [whole] = [asyncio.create_task(model.generate(**{**ENDLESS, "stream": False}))]
-        assert (await model.generate(text_input="a", max_tokens=1)).error is None
+        running = [asyncio.create_task(_finish(model, number % 3)) for number in range(6)]
+        whole = asyncio.create_task(model.ask(length=0, **ENDLESS))
+        assert (await model.ask(**SHORT)).ids
         _kill_engine(own_triton)
         async with asyncio.timeout(ANSWERED_S):
-            answers = await asyncio.gather(*running, whole)
-        assert {answer.error.partition(": ")[0] for answer in answers} == {"internal"}
+            ends = await asyncio.gather(*running)
+            with pytest.raises(Refused) as refused:
+                await whole
+        assert refused.value.status == 500
+        assert all("error" in end for end in ends)
         async with asyncio.timeout(ANSWERED_S):
-            later = await model.generate(text_input="a", max_tokens=1)
-        assert later.error.startswith("internal: vLLM's engine process has ended")
+            with pytest.raises(Refused) as later:
+                await model.ask(**SHORT)
+        assert later.value.status == 500
+        assert (await model.http.get("/health")).status_code == 503
         with pytest.raises(UpstreamError):
             await upstream.probe()
     await upstream.aclose()
     async with httpx.AsyncClient(timeout=ANSWERED_S) as http:  # Triton itself lives, and its other models with it
         url = f"http://{own_triton.ports.host}:{own_triton.ports.http}/v2/health/live"
         assert (await http.get(url)).status_code == 200
+
+
+async def _finish(model: Engine, length: int) -> dict[str, Any]:
+    """The last event of an endless stream."""
+    async with model.stream(length=length, **ENDLESS) as events:
+        return [event async for event in events][-1]
 
 
 def _kill_engine(server: TritonServer) -> None:

@@ -10,6 +10,9 @@ import pytest
 from openai import AsyncOpenAI
 from slipstream_engine.embedded import demo
 
+from tests.contract.engine_client import CHAT as CHAT_PATH
+from tests.contract.engine_client import Engine
+
 MODEL = "slipstream-embedded"
 PLAIN = {"x-slipstream-mode": "plain"}
 # A fixed draft length: where the engine may choose one, it may draft nothing.
@@ -78,7 +81,7 @@ async def test_structured_output_keeps_the_schema(client: Any, headers: Any, str
     assert (usage.slipstream["draft_length"] > 0) == (headers is SPECULATIVE)
 
 
-async def test_tool_call_is_the_one_that_vllm_makes(client: Any, vllm_model: Any) -> None:
+async def test_tool_call_is_the_one_that_vllm_makes(client: Any, vllm_model: Engine) -> None:
     body = {
         **CHAT,
         "max_tokens": 64,
@@ -88,11 +91,9 @@ async def test_tool_call_is_the_one_that_vllm_makes(client: Any, vllm_model: Any
     answer = await client.chat.completions.create(**body)
     [call] = answer.choices[0].message.tool_calls
     assert call.function.name == "report"
-    request = json.dumps({"endpoint": "chat", "body": {**body, "model": "embedded"}}).encode()
-    async for result, error in vllm_model.open(openai_request=list(request)):
-        assert error is None
-        [direct] = json.loads(result.as_numpy("openai_response").tobytes())["choices"][0]["message"]["tool_calls"]
-        assert direct["function"]["arguments"] == call.function.arguments != ""
+    response = await vllm_model.http.post(CHAT_PATH, json={**body, "model": vllm_model.model})
+    [direct] = response.json()["choices"][0]["message"]["tool_calls"]
+    assert direct["function"]["arguments"] == call.function.arguments != ""
 
 
 @pytest.mark.parametrize("headers", [PLAIN, SPECULATIVE], ids=["plain", "speculative"])

@@ -1,5 +1,5 @@
 """Triton loads this file; the backend itself is part of the engine package."""
 
-from slipstream_engine.triton_backend import TritonPythonModel
+from slipstream_engine.pipe.triton_backend import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

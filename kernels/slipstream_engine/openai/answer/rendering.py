@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from slipstream_engine.contract.types import Chunk, Counts, FinishReason, merge_chunks
+from slipstream_engine.contract.types import Chunk, Counts, merge_chunks
 from slipstream_engine.openai.answer.logprobs import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -20,7 +21,6 @@ from slipstream_engine.openai.answer.usage import Metrics, Usage, metrics_of, us
 from slipstream_engine.openai.request.calls import Call
 
 DONE = b"data: [DONE]\n\n"
-_FINISH = {FinishReason.CANCELLED: "abort"}
 _encode = msgspec.json.encode
 Logprobs = ChatLogprobs | CompletionLogprobs
 
@@ -30,17 +30,17 @@ class _Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     content: str | None = None
 
 
-class _Choice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A choice of an event or of a body. The fields of the other kinds are left out."""
+class _Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice of an event or of a body, with vLLM's order of fields. The fields of the other kinds are left out."""
 
     index: int
+    message: dict[str, Any] | UnsetType = UNSET
+    delta: _Delta | UnsetType = UNSET
+    text: str | UnsetType = UNSET
     logprobs: Logprobs | None
     finish_reason: str | None
-    delta: _Delta | None = None
-    message: dict[str, Any] | None = None
-    text: str | None = None
-    token_ids: Sequence[int] | None = None
-    prompt_token_ids: Sequence[int] | None = None
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
+    token_ids: Sequence[int] | UnsetType = UNSET
 
 
 class _Document(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,8 +49,8 @@ class _Document(msgspec.Struct, frozen=True, omit_defaults=True):
     created: int
     model: str
     choices: Sequence[_Choice]
-    system_fingerprint: str | None = None
-    prompt_token_ids: Sequence[int] | None = None
+    system_fingerprint: str
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
     usage: Usage | None = None
     metrics: Metrics | None = None
 
@@ -79,16 +79,16 @@ class Renderer:
         first, written.counts = written.counts is None, chunk.counts
         head = self._head(index) if first else b""
         text = self._echo(index) + chunk.text if first else chunk.text
-        if not (text or chunk.last or self._call.token_ids or chunk.logprobs):
+        if self._call.is_chat and not (text or chunk.last or self._call.token_ids or chunk.logprobs):
             return head
         choice = _Choice(
             index=index,
+            delta=_Delta(content=text or None) if self._call.is_chat else UNSET,
+            text=UNSET if self._call.is_chat else text,
             logprobs=self._logprobs(chunk, written),
-            finish_reason=_finish(chunk),
-            delta=_Delta(content=text) if self._call.is_chat else None,
-            text=None if self._call.is_chat else text,
-            token_ids=chunk.token_ids if self._call.token_ids else None,
-            prompt_token_ids=self._prompt_ids(index) if first and not self._call.is_chat else None,
+            finish_reason=chunk.finish_reason,
+            prompt_token_ids=self._prompt_ids(index) if first and not self._call.is_chat else UNSET,
+            token_ids=chunk.token_ids if self._call.token_ids else UNSET,
         )
         return head + self._event([choice])
 
@@ -97,7 +97,7 @@ class Renderer:
         if not self._call.include_usage:
             return DONE
         usage, metrics = self._costs()
-        return self._event([], usage=usage, metrics=metrics, system_fingerprint=self._fingerprint) + DONE
+        return self._event([], usage=usage, metrics=metrics) + DONE
 
     def whole(self, answers: Sequence[Sequence[Chunk]]) -> bytes:
         """The body of a whole answer, from the chunks of each choice."""
@@ -108,8 +108,7 @@ class Renderer:
             [self._whole_choice(index, chunks) for index, chunks in enumerate(answers)],
             usage=usage,
             metrics=metrics,
-            system_fingerprint=self._fingerprint,
-            prompt_token_ids=self._prompt_ids(0) if self._call.is_chat else None,
+            prompt_token_ids=self._prompt_ids(0) if self._call.is_chat else UNSET,
         )
         return _encode(document)
 
@@ -118,27 +117,27 @@ class Renderer:
         text = self._echo(index) + merged.text
         return _Choice(
             index=index,
+            message={"role": "assistant", "content": text, "refusal": None} if self._call.is_chat else UNSET,
+            text=UNSET if self._call.is_chat else text,
             logprobs=self._logprobs(merged, self._written[index]),
-            finish_reason=_finish(merged),
-            message={"role": "assistant", "content": text, "refusal": None} if self._call.is_chat else None,
-            text=None if self._call.is_chat else text,
-            token_ids=merged.token_ids if self._call.token_ids else None,
-            prompt_token_ids=None if self._call.is_chat else self._prompt_ids(index),
+            finish_reason=merged.finish_reason,
+            prompt_token_ids=UNSET if self._call.is_chat else self._prompt_ids(index),
+            token_ids=merged.token_ids if self._call.token_ids else UNSET,
         )
 
     def _head(self, index: int) -> bytes:
         """The first event of a chat's choice, with its role."""
         if not self._call.is_chat:
             return b""
-        choice = _Choice(index=index, logprobs=None, finish_reason=None, delta=_Delta("assistant", ""))
+        choice = _Choice(index=index, delta=_Delta("assistant", ""), logprobs=None, finish_reason=None)
         return self._event([choice], prompt_token_ids=self._prompt_ids(index))
 
     def _echo(self, index: int) -> str:
         return self._call.echoes[index // self._call.choices] if self._call.echoes else ""
 
-    def _prompt_ids(self, index: int) -> Sequence[int] | None:
+    def _prompt_ids(self, index: int) -> Sequence[int] | UnsetType:
         request = self._call.requests[index]
-        return (*request.prompt_ids, *request.resume_ids) if self._call.token_ids else None
+        return (*request.prompt_ids, *request.resume_ids) if self._call.token_ids else UNSET
 
     def _logprobs(self, chunk: Chunk, written: _Written) -> Logprobs | None:
         if chunk.logprobs is None:
@@ -149,7 +148,7 @@ class Renderer:
         written.offset += sum(map(len, found.tokens))
         return found
 
-    def _costs(self) -> tuple[Usage, Metrics | None]:
+    def _costs(self) -> tuple[Usage, Metrics]:
         counts = [written.counts for written in self._written if written.counts is not None]
         return usage_of(self._call.requests, counts, self._call.choices), metrics_of(counts, self._longest)
 
@@ -158,10 +157,11 @@ class Renderer:
 
     def _document(self, choices: Sequence[_Choice], **more: Any) -> _Document:
         return _Document(
-            id=self._call.id, object=self._object, created=self._created, model=self._model, choices=choices, **more
+            id=self._call.id,
+            object=self._object,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            system_fingerprint=self._fingerprint,
+            **more,
         )
-
-
-def _finish(chunk: Chunk) -> str | None:
-    reason = chunk.finish_reason
-    return None if reason is None else _FINISH.get(reason, str(reason))

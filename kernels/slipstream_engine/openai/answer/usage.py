@@ -50,25 +50,25 @@ def usage_of(requests: Sequence[GenerationRequest], counts: Sequence[Counts], ch
     return Usage(prompt, output, prompt + output, _DraftDetails(0, accepted, drafted - accepted))
 
 
-def metrics_of(counts: Sequence[Counts], longest: int) -> Metrics | None:
-    """The counts of an answer with one choice; None for several, as in vLLM. `longest` is the engine's draft length."""
-    if len(counts) > 1:
-        return None
-    [of_answer] = counts
-    accepted, drafted = of_answer.accepted_by_step, of_answer.drafted_by_step
+def metrics_of(counts: Sequence[Counts], longest: int) -> Metrics:
+    """The counts of all choices together; vLLM has them for one choice only. `longest` is the engine's draft length."""
+    accepted = tuple(each for of_choice in counts for each in of_choice.accepted_by_step)
+    drafted = tuple(each for of_choice in counts for each in of_choice.drafted_by_step)
     histogram = [0] * (longest + 1)
     for each in accepted:
         histogram[each] += 1
+    times = [of_choice.engine_s for of_choice in counts if of_choice.engine_s is not None]
+    drafts = {of_choice.draft for of_choice in counts}
     return Metrics(
         _Drafts(
             num_spec_steps=len(accepted),
-            num_draft_tokens=of_answer.drafted,
-            num_accepted_draft_tokens=of_answer.accepted,
+            num_draft_tokens=sum(drafted),
+            num_accepted_draft_tokens=sum(accepted),
             num_spec_tokens=longest,
             acceptance_histogram=histogram,
             per_step_accepted=accepted,
             per_step_drafted=drafted,
-            engine_seconds=of_answer.engine_s,
-            draft=of_answer.draft,
+            engine_seconds=sum(times) if len(times) == len(counts) else None,
+            draft=drafts.pop() if len(drafts) == 1 else "",
         )
     )

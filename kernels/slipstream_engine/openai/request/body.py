@@ -163,7 +163,8 @@ def decode(raw: bytes, kind: type[AnyBody]) -> AnyBody:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"The body is not a JSON object: {exc}.") from exc
     for name in fields.keys() - set(kind.__struct_fields__) - _NO_EFFECT:
         if not _is_neutral(name, fields[name]):
-            raise Refusal(HTTPStatus.BAD_REQUEST, f"{name:.64} is not supported by this engine.", name[:64])
+            what = f"{name:.64} is not supported by this engine."
+            raise Refusal(HTTPStatus.BAD_REQUEST, what, name[:64], code="unsupported_parameter")
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

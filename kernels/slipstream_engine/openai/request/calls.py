@@ -228,7 +228,8 @@ def _message(message: Message, where: str) -> dict[str, str]:
                 raise bad_field(where, f"has the type {part.type!r:.40}; only text is supported.")
         content = "".join(part.text or "" for part in content)
     named = {} if message.name is None else {"name": message.name}
-    return {"role": message.role, "content": content, **named}
+    role = "system" if message.role == "developer" else message.role  # its newer name, which few chat templates know
+    return {"role": role, "content": content, **named}
 
 
 def _prompts(prompt: str | list[str | int | list[int]] | None) -> list[str | tuple[int, ...]]:

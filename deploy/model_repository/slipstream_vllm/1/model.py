@@ -1,5 +1,0 @@
-"""Triton loads this file; the backend itself is part of the engine package."""
-
-from slipstream_engine.vllm_engine.triton_backend import TritonPythonModel
-
-__all__ = ["TritonPythonModel"]

@@ -1,1 +1,0 @@
-"""The half of a Triton model that all engines share: tensors in, responses out."""
