@@ -65,7 +65,8 @@ async def test_an_answer_that_a_stop_string_ended_is_counted(way: Way, stream: b
 
 async def test_several_answers_are_not_counted(way: Way) -> None:
     """vLLM counts the drafts of one sequence."""
-    request = msgspec.structs.replace(_request(stream=False, stop=(), n=2), n=2, features=frozenset({"n"}))
+    sampled = _request(stream=False, stop=(), n=2, temperature=1.0)  # vLLM refuses several greedy answers
+    request = msgspec.structs.replace(sampled, n=2, temperature=1.0, features=frozenset({"n"}))
     job = Job(request=request, model=way.model, draft_length=LONGEST, request_id="r")
     usage = (await way.upstream.complete(job)).usage
     assert not usage.counted
