@@ -8,7 +8,6 @@ SlipstreamError
 │   │   └── MissingParameter      a required field is missing
 │   ├── UnsupportedParameter  a parameter that no backend of the pair can honour
 │   ├── ModelNotFound         unknown model
-│   ├── ContextLengthExceeded prompt and answer exceed the context
 │   ├── BodyTooLarge          more bytes than the limit
 │   ├── UnsupportedMedia      a body that is not plain JSON
 │   └── UpstreamRejected      the upstream's own 4xx, passed through unchanged
@@ -90,7 +89,6 @@ class RequestCode(StrEnum):
     """OpenAI's codes of errors in a field of the request."""
 
     ARRAY_TOO_LONG = "array_above_max_length"
-    CONTEXT_LENGTH = "context_length_exceeded"
     DECIMAL_TOO_LARGE = "decimal_above_max_value"
     DECIMAL_TOO_SMALL = "decimal_below_min_value"
     EMPTY_ARRAY = "empty_array"
@@ -136,13 +134,6 @@ class ModelNotFound(RequestError):
         super().__init__(
             f"The model '{shorten(model)}' does not exist.", param="model", code=RequestCode.MODEL_NOT_FOUND
         )
-
-
-class ContextLengthExceeded(RequestError):
-    """The prompt does not fit; the message has both numbers. `param` is the field that holds the prompt."""
-
-    def __init__(self, message: str, *, param: str = "messages") -> None:
-        super().__init__(message, param=param, code=RequestCode.CONTEXT_LENGTH)
 
 
 class BodyTooLarge(RequestError):

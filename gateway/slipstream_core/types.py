@@ -275,9 +275,3 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 def speculation_of(request: GenerationRequest) -> Capability:
     """The capability that a server needs to speculate on `request`."""
     return Capability.SAMPLED_SPECULATION if request.temperature > 0 else Capability.GREEDY_SPECULATION
-
-
-def choice_seed(seed: int, index: int) -> int:
-    """The seed of choice `index` of a request with `seed`: their sum, as a signed 64-bit number. A request for a single
-    choice with that seed gets the same answer."""
-    return (seed + index + 2**63) % 2**64 - 2**63

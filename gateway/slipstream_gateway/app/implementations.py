@@ -120,7 +120,7 @@ def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None 
         _log.warning("no connection to %s: %s", key.endpoint, exc)
         return RefusedUpstream("The gateway has no usable API key for the upstream.", reason=str(exc))
     transport = _transport(key, settings, rules, tls)
-    if key.drafts_per_request:
+    if key.drafts_per_request or transport.is_of_engines:
         return EngineUpstream(transport, api_key=api_key)
     return OpenAiUpstream(transport, api_key=api_key, dialect=DIALECTS[key.dialect])
 

@@ -177,7 +177,7 @@ def comparable(served: ServedRoute, decision: Decision, request: GenerationReque
     return (
         decision.arm is Arm.SPECULATIVE
         and decision.reason in _CHECKED_REASONS
-        and request.n == 1
+        and _is_single(request)
         and (not by_scores(served, request) or _can_be_scored(served, request))
         and UNREAD.isdisjoint(request.features)
         and not served.route.plain.capabilities.missing(request.features)
@@ -189,7 +189,7 @@ def comparable_revisions(new: ServedRoute, serving: ServedRoute, request: Genera
     both promise equal answers for equal seeds."""
     fingerprint = serving.plain.fingerprint
     return (
-        request.n == 1
+        _is_single(request)
         and (request.temperature == 0 or (bool(fingerprint) and new.plain.fingerprint == fingerprint))
         and UNREAD.isdisjoint(request.features)
         and not serving.route.plain.capabilities.missing(request.features)
@@ -200,6 +200,12 @@ def by_scores(served: ServedRoute, request: GenerationRequest) -> bool:
     """Whether answers to `request` are compared by their scores: they are sampled, and the servers of both arms do not
     promise equal answers for equal seeds."""
     return request.temperature > 0 and not _is_promised(served)
+
+
+def _is_single(request: GenerationRequest) -> bool:
+    """Whether the answer has one choice, or is one body of several prompts. The chunks of several choices arrive in an
+    order that varies from run to run."""
+    return request.n == 1 and (request.prompts == 1 or not request.stream)
 
 
 def _is_promised(served: ServedRoute) -> bool:

@@ -139,7 +139,7 @@ class Call:
             self.last_s = time.perf_counter()
             if self.first_s is None:
                 self.first_s = self.last_s
-            self.note_end(piece)
+        self.note_end(piece)
 
     def note_end(self, piece: Piece) -> None:
         if piece.finish_reasons:

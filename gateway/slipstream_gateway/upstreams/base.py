@@ -112,6 +112,7 @@ def joined(before: Usage, now: Usage) -> Usage:
         steps=before.steps + now.steps,
         rejected_at=tuple(map(sum, zip(*rows, strict=True))),
         exact=before.exact and now.exact,
+        counted=before.counted and now.counted,
         engine_s=None if before.engine_s is None or now.engine_s is None else before.engine_s + now.engine_s,
         draft=before.draft if before.draft == now.draft else "",
     )

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 import msgspec
 from multidict import CIMultiDict
 from slipstream_core.errors import (
+    ConnectTimeout,
     Incomparable,
     ModelNotLoaded,
     UpstreamFailed,
     UpstreamRejected,
     UpstreamUnavailable,
 )
+from slipstream_core.types import Reason
 
 from slipstream_gateway.upstreams.base import ANY_DRAFT, Drafting, DraftStanding, Job, TokenScore, Usage
 from slipstream_gateway.upstreams.engine_watch import UNKNOWN, EngineWatch
@@ -45,7 +47,7 @@ class EngineUpstream(OpenAiUpstream):
     def __init__(self, transport: Transport, *, api_key: str | None = None) -> None:
         super().__init__(transport, api_key=api_key)
         self._ready_path = "health"  # vLLM lists its models on, when its engine has died
-        self._stops = 0
+        self._stops = self._losses = 0
         unknown = ANY_DRAFT if transport.is_of_engines else UNKNOWN
         self._watch = EngineWatch(transport.address, self._describe, unknown=unknown)
 
@@ -96,6 +98,8 @@ class EngineUpstream(OpenAiUpstream):
     def _body(self, job: Job) -> bytes:
         known = job.committed
         if known is None or not known.token_ids or not self.drafting.continues(job.request):
+            if known is not None and known.token_ids and not known.text:  # it would begin anew
+                raise UpstreamUnavailable("The upstream does not continue the answer.")
             return self._continued(job, drafting_body(job))
         body = drafting_body(job, resumed_ids=known.token_ids)
         return limited_body(job.request, known, body)
@@ -114,8 +118,8 @@ class EngineUpstream(OpenAiUpstream):
 
     async def _post(self, job: Job) -> HttpResponse:
         try:
-            return await super()._post(await self._unless_stopped(job))
-        except UpstreamUnavailable:
+            return await super()._post(await self._as_it_is_now(job))
+        except (UpstreamUnavailable, ConnectTimeout):
             self._watch.lose()
             raise
         except UpstreamRejected as exc:
@@ -127,14 +131,28 @@ class EngineUpstream(OpenAiUpstream):
             detail = f"status {exc.status}, {len(exc.body)} bytes"
             raise UpstreamFailed("The upstream refused the gateway's draft length.", detail=detail) from None
 
-    async def _unless_stopped(self, job: Job) -> Job:
-        """`job`, without drafts if `stop_drafting` was called while it waited for a connection: that call may wait for
-        the same one, and would miss it."""
-        if job.carrier is not None:
+    async def _as_it_is_now(self, job: Job) -> Job:
+        """`job` with a draft length that the server accepts. It is 0 if `stop_drafting` was called while the job waited
+        for a connection: that call may wait for the same one, and would miss it."""
+        if job.carrier is None:
+            stops = self._stops
+            await self._transport.connected()
+            if self._losses != self._transport.losses:
+                self._losses = self._transport.losses
+                self._watch.lose()
+            if stops != self._stops:
+                return msgspec.structs.replace(job, draft_length=0, adaptive=False)
+        longest = self._longest()
+        if longest is None or job.draft_length <= longest:
             return job
-        stops = self._stops
-        await self._transport.connected()
-        return job if stops == self._stops else msgspec.structs.replace(job, draft_length=0, adaptive=False)
+        return msgspec.structs.replace(job, draft_length=longest, adaptive=job.adaptive and longest > 0)
+
+    def _longest(self) -> int | None:
+        """The maximum draft length of the server, None if it is unknown. The decision may be older."""
+        drafting = self.drafting
+        if drafting.withheld is not None and drafting.withheld.reason is Reason.ENGINE_CANNOT:
+            return 0
+        return drafting.longest
 
     async def _describe(self) -> Fetched:
         return await self._fetch("GET", "slipstream", timeout_s=CONTROL_TIMEOUT_S)

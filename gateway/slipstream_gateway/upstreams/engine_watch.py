@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import msgspec
-from slipstream_core.errors import SlipstreamError, UpstreamTimeout
+from slipstream_core.errors import ConnectTimeout, SlipstreamError, UpstreamTimeout
 from slipstream_core.types import Reason, Withheld
 
 from slipstream_gateway.upstreams.base import Drafting, DraftStanding
@@ -75,13 +75,14 @@ class EngineWatch:
     """Queries one server from construction to `aclose`, every `every_s` seconds and after each `query_now`.
 
     `drafting` is the server's drafting state by its last response, `facts` the response. A server that is too busy to
-    respond keeps them; an unreachable one loses its drafting state, because another process may respond next. `unknown`
+    respond keeps them; an unreachable one loses them, because another process may respond next. `unknown`
     is the state of a server that has not described itself.
     """
 
     def __init__(self, name: str, query: Query, *, every_s: float = QUERY_EVERY_S, unknown: Drafting = UNKNOWN) -> None:
         self.drafting, self.facts = unknown, _NO_FACTS
         self._unknown = unknown
+        self._meeting: asyncio.Task[None] | None = None
         self._name = name
         self._send_query = query
         self._every_s = every_s
@@ -94,18 +95,26 @@ class EngineWatch:
         self._wake.set()
 
     async def meet(self) -> None:
-        """Queries a server that has not described itself yet."""
-        if self.drafting is self._unknown:
-            await self._query()
+        """Queries a server that has not described itself yet. Concurrent callers share one query."""
+        if self.drafting is not self._unknown:
+            return
+        if self._meeting is None or self._meeting.done():
+            self._meeting = asyncio.create_task(self._query())
+        await asyncio.wait((self._meeting,))
 
     def lose(self) -> None:
         """Resets the state, because the server was unreachable."""
-        self.drafting = self._unknown
+        self._forget()
         self._wake.set()
 
     async def aclose(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._meeting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self) -> None:
+        self.drafting, self.facts = self._unknown, _NO_FACTS
 
     async def _run(self) -> None:
         while True:
@@ -113,7 +122,7 @@ class EngineWatch:
             try:
                 await self._query()
             except Exception:  # top of a task: one failure must not end it
-                _log.exception("%s: the query of its plugin failed", self._name)
+                _log.exception("%s: the query of its description failed", self._name)
             await asyncio.sleep(_AT_MOST_EVERY_S)
             try:
                 async with asyncio.timeout(self._every_s - _AT_MOST_EVERY_S):
@@ -124,13 +133,12 @@ class EngineWatch:
     async def _query(self) -> None:
         try:
             answer = await self._send_query()
-        except UpstreamTimeout:
-            return
-        except SlipstreamError:
-            self.drafting = self._unknown
+        except SlipstreamError as exc:
+            if not isinstance(exc, UpstreamTimeout) or isinstance(exc, ConnectTimeout):
+                self._forget()
             return
         found, facts, description = drafting_of(answer)
-        self.drafting, self.facts = found, facts or self.facts
+        self.drafting, self.facts = self._unknown if found is UNKNOWN else found, facts or _NO_FACTS
         if description != self._logged:
             self._logged = description
             _log.log(logging.INFO if found.withheld is None else logging.WARNING, "%s: %s", self._name, description)
@@ -143,7 +151,7 @@ def drafting_of(answer: Fetched) -> tuple[Drafting, EngineFacts | None, str]:
             facts = _decode(answer.body)
             drafting, description = _drafting(facts, _identity(answer.body))
         except (ValueError, RecursionError):
-            return _cannot("its /slipstream does not respond as Slipstream's vLLM plugin does")
+            return _cannot("its /slipstream does not respond as an engine of Slipstream does")
         return drafting, facts, description
     if answer.status == 404:
         return _cannot(

@@ -31,6 +31,7 @@ class HttpTransport:
 
     answers_probes = False
     is_of_engines = False
+    losses = 0
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class HttpTransport:
         )
 
     async def connected(self) -> None:
-        """Returns at once: `post` opens a connection if none is idle."""
+        """Returns at once: each request has a connection of its own."""
 
     async def post(
         self, path: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float | None = None

@@ -1,4 +1,4 @@
-"""Token ids of an answer in OpenAI's form, for parity: requested from vLLM, read, and removed from the client's bytes.
+"""Token ids of an answer in OpenAI's form: requested from the engine, read, and removed from the client's bytes.
 
 With `return_token_ids` an answer has ids, and chat streams get an event for each step that has no text yet. The fields
 and those events are removed again. Quotes inside a JSON string are escaped, so only real keys match.

@@ -43,7 +43,8 @@ class Fetched(NamedTuple):
 class Transport(Protocol):
     """The connections to one server. Methods raise `UpstreamError`, `UpstreamTimeout` among them.
 
-    `address` is `host:port`. `answers_probes`: see `Upstream`. `is_of_engines`: nothing but an engine by Slipstream's
+    `address` is `host:port`. `losses` counts lost connections where they are known: another process may respond since
+    then. `answers_probes`: see `Upstream`. `is_of_engines`: nothing but an engine by Slipstream's
     contract answers there.
     """
 
@@ -53,8 +54,11 @@ class Transport(Protocol):
     @property
     def address(self) -> str: ...
 
+    @property
+    def losses(self) -> int: ...
+
     async def connected(self) -> None:
-        """Waits for a connection if `post` would wait for one before it sends."""
+        """Waits for the connection where all requests share one."""
         ...
 
     async def post(

@@ -36,7 +36,7 @@ def triton_error(message: str, *, status: str = "") -> SlipstreamError:
     if _HALTED in message:
         return UpstreamUnavailable("The upstream is shutting down.")
     if _OTHER_MODEL in message:
-        return UpstreamFailed("The upstream's Triton model is of another version of Slipstream.", detail=_OTHER_MODEL)
+        return UpstreamUnavailable("The upstream's Triton model is of another version of Slipstream.")
     size = f"error message of {len(message)} characters"
     detail = f"{status}, {size}" if status else size
     if "internal: " not in message and (found := _found(_NOT_READY, message.lower())):

@@ -58,6 +58,10 @@ class TritonTransport:
             address, connect_timeout_s=connect_timeout_s, tls=tls, rules=rules or EndpointRules()
         )
 
+    @property
+    def losses(self) -> int:
+        return self._channel.losses
+
     async def connected(self) -> None:
         await self._channel.connected()
 
@@ -86,7 +90,8 @@ class TritonTransport:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float | None
     ) -> PipedResponse:
         await self._channel.connected()
-        head = _encode({"method": method, "path": f"/{path}", "headers": dict(headers)})
+        named = {name: value for name, value in headers.items() if name != "authorization"}  # Triton controls access
+        head = _encode({"method": method, "path": f"/{path}", "headers": named})
         message = service_pb2.ModelInferRequest(model_name=self._model)
         message.parameters["triton_enable_empty_final_response"].bool_param = True
         data = head + _HEAD_END + body

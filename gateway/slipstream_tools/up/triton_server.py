@@ -22,6 +22,7 @@ _RESTARTS = 2
 # Triton aborts with this exception if the Python process of a model does not set its health flag for a second while the
 # model loads. The second is a constant: `ReceiveMessageFromStub` in python_backend/src/stub_launcher.cc.
 _STARVED = "boost::interprocess::lock_exception"
+_GIVEN_UP = "Triton has given up this model"  # the end of the model's process, by `slipstream_engine.pipe.load_watch`
 _NO_GPU = "CudaDriverHelper has not been initialized"  # Triton logs it at each start on a machine without a GPU
 # A model's own load failure, as Triton logs it in its table of models and in error lines.
 _LOAD_FAILURES = (
@@ -140,4 +141,5 @@ class TritonServer:
 
 def was_starved(child: Child) -> bool:
     """Whether Triton ended while it started only because the machine was too busy."""
-    return child.exit_code == -signal.SIGABRT and _STARVED in child.log_tail()
+    aborted = child.exit_code == -signal.SIGABRT and _STARVED in child.log_tail()
+    return aborted or _GIVEN_UP in child.log_tail(lines=400)

@@ -20,7 +20,7 @@ from slipstream_engine.contract.types import Chunk, FinishReason
 from slipstream_engine.errors import ClosedError, EngineError
 from slipstream_engine.openai.answer.rendering import DONE, Renderer
 from slipstream_engine.openai.control import Access, Control
-from slipstream_engine.openai.errors import JSON, Refusal, refusal_of
+from slipstream_engine.openai.errors import JSON, Refusal, bad_field, refusal_of
 from slipstream_engine.openai.generation import Generation
 from slipstream_engine.openai.request.body import Body, ChatBody, CompletionBody, decode, read_body
 from slipstream_engine.openai.request.calls import Call, Limits, chat_call, completion_call
@@ -28,6 +28,7 @@ from slipstream_engine.serving.service import EngineService
 
 _LARGE_BODY_BYTES = 32 * 1024
 """Larger bodies are parsed and tokenized in a thread, so that other requests are not delayed."""
+_MOST_LARGE = 16
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 AnyBody = TypeVar("AnyBody", bound=Body)
 Parse = Callable[[bytes, str], Call]
@@ -72,6 +73,7 @@ class Completions:
     def __init__(self, engine: EngineService, model: str, access: Access, parse: Parse, prompt: str) -> None:
         self._engine, self._model, self._access = engine, model, access
         self._parse, self._prompt = parse, prompt
+        self._large = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -87,12 +89,28 @@ class Completions:
         except Refusal as refusal:
             await refusal.response()(scope, receive, send)
 
+    async def _parsed(self, raw: bytes, name: str) -> Call:
+        """The call of a body. Raises `Refusal` if too many large bodies wait."""
+        if len(raw) <= _LARGE_BODY_BYTES:
+            return self._parse(raw, name)
+        if self._large >= _MOST_LARGE:
+            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "Too many large requests wait to be read.")
+        self._large += 1
+        try:
+            return await asyncio.to_thread(self._parse, raw, name)
+        finally:
+            self._large -= 1
+
     async def _answer(
         self, raw: bytes, request: Request, stops: int, scope: Scope, receive: Receive, send: Send
     ) -> None:
         name = request.headers.get("x-request-id") or uuid.uuid4().hex
-        in_thread = len(raw) > _LARGE_BODY_BYTES
-        call = await asyncio.to_thread(self._parse, raw, name) if in_thread else self._parse(raw, name)
+        call = await self._parsed(raw, name)
+        if len(call.requests) > self._engine.capacity:
+            raise bad_field(
+                self._prompt if call.choices == 1 else "n",
+                f"makes {len(call.requests)} answers; this server decodes and queues {self._engine.capacity} at most.",
+            )
         if (grammar := call.requests[0].grammar) is not None:  # it is kept for `submit`
             await asyncio.to_thread(self._engine.grammars.compile, grammar)
         facts = self._engine.facts()

@@ -19,7 +19,8 @@ shared memory while the flag always does."""
 
 
 class PipedAnswer:
-    """The responses to one request. `name` is unique in the model.
+    """The responses to one request. `name` is unique in the model. `is_generation`: the request is for an answer of the
+    model, not a control route's.
 
     Triton frees the data of a response sender with the final response. A later `is_cancelled` on that sender crashes
     the whole server, hence the lock and `_done`.
@@ -29,6 +30,7 @@ class PipedAnswer:
 
     def __init__(self, name: str, sender: Any) -> None:
         self.name = name
+        self.is_generation = False
         self._sender = sender
         self._lock = threading.Lock()
         self._done = False

@@ -2,11 +2,12 @@
 
 Triton calls a model's `finalize` only after its last answer has ended. Where answers run longer than
 `--exit-timeout-secs` after SIGTERM, Triton exits without it, and its clients see a crash. At SIGTERM Triton stops
-listening for HTTP, which other processes can see.
+listening for HTTP, which other processes can see. Without that service, nothing is noticed.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -32,7 +33,7 @@ class ShutdownWatch:
         self._http = host, int(_option(command, "--http-port", _HTTP_PORT))
         self._halt_after_s = int(_option(command, "--exit-timeout-secs", _EXIT_TIMEOUT_S)) - _HALT_BEFORE_S
         self._clock = clock
-        self._look_at_s = clock()
+        self._look_at_s = clock() if _option(command, "--allow-http", "true").lower() in ("true", "1") else math.inf
         self._listened = False
         self._began_s: float | None = None
 
@@ -40,6 +41,11 @@ class ShutdownWatch:
     def of_parent(cls) -> ShutdownWatch:
         """Watches the Triton that started this process."""
         return cls(os.getppid())
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether Triton has listened for HTTP, which it does once all models are loaded."""
+        return self._listened
 
     def is_due(self) -> bool:
         """Whether Triton is about to exit without waiting for running answers. Cheap: it looks twice a second."""
@@ -49,11 +55,11 @@ class ShutdownWatch:
         return self._began_s is not None and now_s >= self._began_s + self._halt_after_s
 
     def _look(self, now_s: float) -> None:
+        self._look_at_s = now_s + _LOOK_S
         listens = self._listens()
         self._listened = self._listened or listens
-        if not self._listened:  # Triton loads its models. It may be stopped soon after that
+        if not self._listened:  # Triton loads its models
             return
-        self._look_at_s = now_s + _LOOK_S
         if listens:
             self._began_s = None
         elif self._began_s is None:
@@ -71,5 +77,5 @@ class ShutdownWatch:
 
 def _option(command: str, name: str, default: str) -> str:
     """The last value of an option in a command line of arguments that end with NUL."""
-    given = re.findall(rf"\0{name}[=\0]([^\0]+)\0", command)
+    given = re.findall(rf"\0{name}[=\0]([^\0]+)(?=\0)", command)
     return str(given[-1]) if given else default

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -23,6 +24,7 @@ import triton_python_backend_utils as pb_utils
 from slipstream_engine.errors import CheckpointError, EngineError, RequestError
 from slipstream_engine.pipe.answer import PipedAnswer
 from slipstream_engine.pipe.host import Host, Opened
+from slipstream_engine.pipe.load_watch import LoadWatch
 from slipstream_engine.pipe.messages import Piece, read_request
 from slipstream_engine.pipe.metrics import RequestsGauge
 from slipstream_engine.pipe.numpy_check import check_numpy
@@ -38,6 +40,7 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the application. An `EngineError` becomes the model's load failure in Triton's log."""
+        self._load_watch = LoadWatch(os.getppid())
         config = json.loads(args["model_config"])
         parameters = {name: each["string_value"] for name, each in config.get("parameters", {}).items()}
         try:
@@ -66,11 +69,13 @@ class TritonPythonModel:
             except RequestError as exc:
                 answer.fail(f"invalid_request: {exc}")
                 continue
+            answer.is_generation = piped.method == "POST" and piped.path.startswith("/v1/")
             self._answers[answer.name] = answer
             self._host.call(answer.name, piped, partial(self._responses.put, PendingPieces(answer)))
 
     def finalize(self) -> None:
         """End running requests, send the remaining pieces, and stop all threads."""
+        self._load_watch.close()
         self._watchdog.close()
         self._closing.set()
         self._host.close()
@@ -100,10 +105,14 @@ class TritonPythonModel:
     def _watch_triton(self) -> None:
         halted = False
         while not self._closing.wait(CANCEL_POLL_S):
-            self._gauge.show(len(self._answers))
-            for answer in tuple(self._answers.values()):
+            answers = tuple(self._answers.values())
+            self._gauge.show(sum(answer.is_generation for answer in answers))
+            for answer in answers:
                 self._cancel_if_gone(answer)
-            if not halted and self._shutdown.is_due():
+            due = self._shutdown.is_due()
+            if self._shutdown.has_begun:
+                self._load_watch.close()
+            if due and not halted:
                 halted = True
                 self._host.halt()
 

@@ -97,9 +97,9 @@ class EngineService:
         self._engine.limit = limit
 
     @property
-    def closing(self) -> bool:
-        """Whether `close` was called. No more requests are accepted then."""
-        return self._closing
+    def capacity(self) -> int:
+        """The number of requests that run or wait at once."""
+        return self._engine.capacity
 
     @property
     def stops(self) -> int:

@@ -53,4 +53,4 @@ def lower_priority(nice: int) -> None:
     Triton 2.51 gives up a model that loads, and waits without end for its process.
     """
     if nice:
-        os.setpriority(os.PRIO_PROCESS, 0, nice)
+        os.nice(nice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from http import HTTPStatus
@@ -108,10 +109,18 @@ def test_an_error_of_the_engine_is_the_servers() -> None:
     assert b'"type":"server_error"' in Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "x").body()
 
 
+async def test_more_choices_than_the_engine_holds_are_refused_by_name(client: Client) -> None:
+    http = client(max_slots=1, max_waiting=1)
+    for path, body, field in ((CHAT, {**ASK, "n": 3}, "n"), ("/v1/completions", {"prompt": ["a"] * 3}, "prompt")):
+        refused = await http.post(path, json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+
+
 async def test_a_full_engine_refuses_all_choices(client: Client) -> None:
     http = client(max_slots=1, max_waiting=1)
-    refused = await http.post(CHAT, json={**ASK, "n": 3})
-    assert refused.status_code == 429
+    asked = [http.post(CHAT, json={**ASK, "n": 2, "max_tokens": 64}) for _ in range(3)]
+    statuses = [answer.status_code for answer in await asyncio.gather(*asked)]
+    assert set(statuses) == {200, 429}
 
     async def fits() -> bool:
         return (await http.post(CHAT, json={**ASK, "n": 2})).status_code == 200

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from slipstream_core.errors import UpstreamFailed, UpstreamTimeout
+from slipstream_core.errors import UpstreamTimeout, UpstreamUnavailable
 from slipstream_core.manifest import RoutingTable, compile_table, parse
 from slipstream_core.settings import Deadlines, GatewaySettings
 from slipstream_core.types import Endpoint, GenerationRequest
@@ -263,7 +263,7 @@ async def test_an_upstream_that_does_not_answer_is_given_up_after_a_deadline(
 async def test_a_model_of_another_version_says_so(upstream: tuple[EngineUpstream, TritonDouble]) -> None:
     there, server = upstream
     server.error = "unexpected inference input 'request' for model 'embedded'"
-    with pytest.raises(UpstreamFailed, match="of another version of Slipstream"):
+    with pytest.raises(UpstreamUnavailable, match="of another version of Slipstream"):
         await there.stop_drafting()
 
 

@@ -53,7 +53,8 @@ def test_a_server_that_was_starved_is_started_again(start: Callable[[], TritonSe
     loading.resume()
     assert server.wait_ready(timeout_s=START_S)
     assert server.child.pid != first
-    assert "lock_exception" in server.child.log_path.read_text()
+    log = server.child.log_path.read_text()
+    assert "lock_exception" in log or "Triton has given up this model" in log
     assert not psutil.pid_exists(loading.pid)
 
 

@@ -109,7 +109,12 @@ FAILURES: list[tuple[str, Sequence[Message], type[SlipstreamError], str]] = [
     ("no end", [part(HEAD + b"one")], UpstreamFailed, "prematurely"),
     ("its end", [part(HEAD), Message(error_message="halted: it ends")], UpstreamUnavailable, "shutting down"),
     ("a failure", [part(HEAD), Message(error_message="internal: not found")], UpstreamFailed, "The upstream failed"),
-    ("another version", [Message(error_message="unexpected inference input 'request'")], UpstreamFailed, "version"),
+    (
+        "another version",
+        [Message(error_message="unexpected inference input 'request'")],
+        UpstreamUnavailable,
+        "version",
+    ),
     ("no model", [Message(error_message="Request for unknown model: x")], UpstreamUnavailable, "is not ready"),
     ("a dead stub", [Message(error_message="Stub process 'x' is not healthy.")], UpstreamFailed, "failed"),
 ]

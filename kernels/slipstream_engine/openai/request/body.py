@@ -35,6 +35,12 @@ _NO_EFFECT = frozenset(
     }
 )
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "min_tokens": (0,),
+    "echo": (False,),
+    "include_stop_str_in_output": (False,),
+    "truncation": ("disabled",),
     "tools": ([],),
     "functions": ([],),
     "tool_choice": ("none", "auto"),
@@ -52,7 +58,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "add_special_tokens": (False, True),
     "chat_template_kwargs": ({},),
 }
-"""Unsupported fields, with their values that leave an answer as it is."""
+"""Fields that are not supported everywhere, with their values that leave an answer as it is."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -161,12 +167,12 @@ def decode(raw: bytes, kind: type[AnyBody]) -> AnyBody:
         fields = _fields(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"The body is not a JSON object: {exc}.") from exc
-    for name in fields.keys() - set(kind.__struct_fields__) - _NO_EFFECT:
-        if not _is_neutral(name, fields[name]):
-            what = f"{name:.64} is not supported by this engine."
-            raise Refusal(HTTPStatus.BAD_REQUEST, what, name[:64], code="unsupported_parameter")
+    given = {name: value for name, value in fields.items() if not _is_neutral(name, value)}
+    for name in given.keys() - set(kind.__struct_fields__) - _NO_EFFECT:
+        what = f"{name:.64} is not supported by this engine."
+        raise Refusal(HTTPStatus.BAD_REQUEST, what, name[:64], code="unsupported_parameter")
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return msgspec.json.decode(raw if len(given) == len(fields) else msgspec.json.encode(given), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise _bad_type(str(exc)) from exc
 
@@ -184,5 +190,8 @@ def _is_neutral(name: str, raw: msgspec.Raw) -> bool:
         return True
     if name not in _NEUTRAL:
         return False
-    value = msgspec.json.decode(raw)
-    return any(value == neutral and type(value) is type(neutral) for neutral in _NEUTRAL[name])
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return any(value == neutral and isinstance(value, bool) is isinstance(neutral, bool) for neutral in _NEUTRAL[name])

@@ -219,6 +219,8 @@ def _message(message: Message, where: str) -> dict[str, str]:
     if message.tool_calls or message.tool_call_id:
         raise bad_field(f"{where}.tool_calls", "is not supported by this engine.")
     content = message.content
+    if content is None and message.role == "assistant":
+        content = ""
     if content is None:
         raise bad_field(f"{where}.content", "is null; a text is required.")
     if isinstance(content, list):
