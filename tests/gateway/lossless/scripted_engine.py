@@ -65,6 +65,7 @@ class ScriptedEngine(WebServer):
 
     def routes(self) -> list[web.RouteDef]:
         return [
+            web.get("/health", self._health),
             web.get("/v1/models", self._models),
             web.get("/slipstream", self._describe),
             web.post("/slipstream/stop_drafting", self._stop_drafting),
@@ -72,8 +73,11 @@ class ScriptedEngine(WebServer):
             web.post("/v1/chat/completions", self._chat),
         ]
 
-    async def _models(self, request: web.Request) -> web.Response:
+    async def _health(self, request: web.Request) -> web.Response:
         self.probes += 1
+        return web.Response()
+
+    async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": []})
 
     async def _describe(self, request: web.Request) -> web.Response:

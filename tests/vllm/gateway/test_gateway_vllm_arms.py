@@ -46,7 +46,7 @@ def test_both_arms_decode_on_one_server_with_the_same_greedy_text(served: Gatewa
     assert plain.json()["choices"] == speculative.json()["choices"]
     own = plain.json()["usage"]["slipstream"]
     assert own.pop("engine_seconds") > 0.0
-    assert own == {"seed": None, "draft_length": 0, "target_steps": 47, "rejected_at": [], "resumed": []}
+    assert own == {"seed": None, "draft_length": 0, "target_steps": 47, "rejected_at": [], "draft": None, "resumed": []}
 
 
 def test_an_answers_usage_says_what_was_drafted_streamed_or_not(served: Gateway) -> None:
