@@ -55,11 +55,11 @@ class ShutdownWatch:
         return self._began_s is not None and now_s >= self._began_s + self._halt_after_s
 
     def _look(self, now_s: float) -> None:
-        self._look_at_s = now_s + _LOOK_S
         listens = self._listens()
         self._listened = self._listened or listens
-        if not self._listened:  # Triton loads its models
+        if not self._listened:  # Triton loads its models. It may be stopped soon after that
             return
+        self._look_at_s = now_s + _LOOK_S
         if listens:
             self._began_s = None
         elif self._began_s is None:
