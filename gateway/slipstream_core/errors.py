@@ -89,6 +89,7 @@ class RequestCode(StrEnum):
     """OpenAI's codes of errors in a field of the request."""
 
     ARRAY_TOO_LONG = "array_above_max_length"
+    CONTEXT_LENGTH = "context_length_exceeded"
     DECIMAL_TOO_LARGE = "decimal_above_max_value"
     DECIMAL_TOO_SMALL = "decimal_below_min_value"
     EMPTY_ARRAY = "empty_array"

@@ -211,7 +211,8 @@ def test_stream_that_breaks_again_and_again_ends_with_an_error(stand: Stand) -> 
     # At this temperature the answer is longer than all bytes up to the last cut. The cuts are planned before the answer
     # begins: when a busy client reads the first event, the server may have sent the last one.
     request = {"mode": "plain", "temperature": 2.0, "seed": 1, "max_tokens": 400}
-    stand.network.plan(*[Cut(1500)] * 12)
+    # Each is after the server's description and a first part of the answer, and before 16 tokens of it.
+    stand.network.plan(*[Cut(4000)] * 12)
     answer = ask(stand.gateway.url, **request)
     assert (answer.error["code"], answer.done) == ("stream_interrupted", False)
     assert stand.gateway.metric("slipstream_resumed_total", result="too_often") == 1
