@@ -1,4 +1,4 @@
-"""A client that leaves takes its work with it: the engine's slots are free again. A slow one delays nobody."""
+"""The engine stops the work of a client that disconnects. A client that reads slowly delays no other client."""
 
 from __future__ import annotations
 

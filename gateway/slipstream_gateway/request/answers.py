@@ -124,13 +124,11 @@ class Answers:
     async def _open(self, call: Call, attempt: Attempt) -> Stream:
         """Opens a stream and waits for its first piece, of the answer or of its continuation."""
         resumes, upstream = call.has_begun, attempt.replica.upstream
-        if not resumes and call.context.carrier is None:
-            with call.timer.waiting(self._deadlines.first_chunk_s, "the first chunk", probed=True):
-                await upstream.meet()
-            call.journal = journal_of(call.request, attempt.served.route, upstream.drafting)
-        job = self._job(call, attempt)
         with call.timer.waiting(self._deadlines.first_chunk_s, "the first chunk", probed=True):
-            stream = await upstream.open(job)
+            if not resumes and call.context.carrier is None:
+                await upstream.meet()
+                call.journal = journal_of(call.request, attempt.served.route, upstream.drafting)
+            stream = await upstream.open(self._job(call, attempt))
         attempt.stream = stream
         if not resumes:
             call.fingerprint = upstream.fingerprint

@@ -6,13 +6,10 @@ vLLM with the plugin and the embedded engine are such applications, by HTTP or i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 from multidict import CIMultiDict
 from slipstream_core.errors import (
     ConnectTimeout,
-    Incomparable,
     ModelNotLoaded,
     UpstreamFailed,
     UpstreamRejected,
@@ -20,7 +17,7 @@ from slipstream_core.errors import (
 )
 from slipstream_core.types import Reason
 
-from slipstream_gateway.upstreams.base import ANY_DRAFT, Drafting, DraftStanding, Job, TokenScore, Usage
+from slipstream_gateway.upstreams.base import ANY_DRAFT, Drafting, DraftStanding, Job, Usage
 from slipstream_gateway.upstreams.engine_watch import UNKNOWN, EngineWatch
 from slipstream_gateway.upstreams.engine_wire import (
     count_body,
@@ -32,7 +29,6 @@ from slipstream_gateway.upstreams.engine_wire import (
 from slipstream_gateway.upstreams.openai_continuation import limited_body
 from slipstream_gateway.upstreams.openai_reading import Reader
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
-from slipstream_gateway.upstreams.scores import UNSCORED
 from slipstream_gateway.upstreams.transport import Fetched, HttpResponse, Transport
 
 CONTROL_TIMEOUT_S = 2.0
@@ -46,7 +42,7 @@ class EngineUpstream(OpenAiUpstream):
 
     def __init__(self, transport: Transport, *, api_key: str | None = None) -> None:
         super().__init__(transport, api_key=api_key)
-        self._ready_path = "health"  # vLLM lists its models on, when its engine has died
+        self._ready_path = "health"  # vLLM goes on listing its models after its engine has died
         self._stops = self._losses = 0
         unknown = ANY_DRAFT if transport.is_of_engines else UNKNOWN
         self._watch = EngineWatch(transport.address, self._describe, unknown=unknown)
@@ -79,21 +75,13 @@ class EngineUpstream(OpenAiUpstream):
             message = f"The upstream returned status {answer.status} to stop_drafting."
             raise UpstreamFailed(message, detail=f"{len(answer.body)} bytes")
 
-    async def score(
-        self,
-        prompt_token_ids: Sequence[int],
-        answer_token_ids: Sequence[int],
-        *,
-        model: str,
-        headers: tuple[tuple[str, str], ...] = (),
-    ) -> tuple[TokenScore, ...]:
-        if not self._watch.facts.scores:
-            raise Incomparable(UNSCORED)
-        return await super().score(prompt_token_ids, answer_token_ids, model=model, headers=headers)
-
     async def aclose(self) -> None:
         await self._watch.aclose()
         await super().aclose()
+
+    @property
+    def _scores(self) -> bool:
+        return self._watch.facts.scores
 
     def _body(self, job: Job) -> bytes:
         known = job.committed
@@ -140,6 +128,7 @@ class EngineUpstream(OpenAiUpstream):
             if self._losses != self._transport.losses:
                 self._losses = self._transport.losses
                 self._watch.lose()
+                await self.meet()  # a resumption depends on what the server is
             if stops != self._stops:
                 return msgspec.structs.replace(job, draft_length=0, adaptive=False)
         longest = self._longest()

@@ -157,7 +157,7 @@ class OpenAiUpstream:
         model: str,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> tuple[TokenScore, ...]:
-        if not self._dialect.scores:
+        if not self._scores:
             raise Incomparable(UNSCORED)
         return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
 
@@ -174,6 +174,11 @@ class OpenAiUpstream:
         if self._api_key is not None:
             headers["authorization"] = f"Bearer {self._api_key}"
         return headers
+
+    @property
+    def _scores(self) -> bool:
+        """Whether the server scores the tokens of a prompt."""
+        return self._dialect.scores
 
     def _body(self, job: Job) -> bytes:
         """The body to send for `job`. Raises `RequestError`."""

@@ -1,8 +1,8 @@
 """Ends the process of a model that Triton gives up while it loads.
 
-Triton expects a sign of life from that process every second. On a busy machine the sign may be late. Triton 2.51 then
-takes the process for dead and waits for its end, without a time limit and without ending it: the server neither gets
-ready nor fails. The thread of Triton that waits is visible in `/proc`.
+Triton expects a heartbeat of that process every second. On a busy machine a heartbeat may be late. Triton 2.51 then
+takes the process for dead. It waits for the end of the process, without a time limit and without ending it, so the
+server neither becomes ready nor fails. The waiting thread of Triton is visible in `/proc`.
 """
 
 from __future__ import annotations

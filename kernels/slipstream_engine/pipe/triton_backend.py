@@ -61,6 +61,7 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> None:
         """Pass requests to the application, which answers through their response senders. Returns at once."""
+        self._load_watch.close()  # a model that gets requests has been loaded, also where Triton has no HTTP
         for request in requests:
             answer = PipedAnswer(next(self._names), request.get_response_sender())
             tensor = pb_utils.get_input_tensor_by_name(request, "request")

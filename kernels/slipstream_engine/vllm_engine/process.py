@@ -49,8 +49,8 @@ def prepare_process() -> None:
 def lower_priority(nice: int) -> None:
     """Lower the priority of this thread, and of the threads and processes that it starts, by `nice`.
 
-    Triton's stub has further threads. One of them has to report every second that the stub lives. Without the report,
-    Triton 2.51 gives up a model that loads, and waits without end for its process.
+    Other threads of Triton's stub keep theirs, among them the one of its heartbeat. If a heartbeat is late while the
+    model loads, Triton 2.51 gives the model up (see `slipstream_engine.pipe.load_watch`).
     """
     if nice:
         os.nice(nice)

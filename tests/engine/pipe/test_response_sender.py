@@ -1,4 +1,4 @@
-"""The response sender between the application and Triton: nothing lost, nothing out of order, nobody blocked."""
+"""The response sender sends each piece once and in order, and the application never waits for it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ def parts(response: httpx.Response) -> Iterator[str]:
         if data == "[DONE]":
             yield data
         elif data:
-            yield json.loads(data)["choices"][0]["delta"].get("content") or ""
+            event = json.loads(data)
+            assert "choices" in event, event
+            yield event["choices"][0]["delta"].get("content") or ""
 
 
 def ask(url: str, disturb: Callable[[], None] = lambda: None) -> str:

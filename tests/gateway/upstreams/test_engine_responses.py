@@ -11,17 +11,8 @@ from slipstream_gateway.upstreams.engine_wire import EngineResponsesReader, clie
 from slipstream_gateway.upstreams.sse import event_data, split_events
 
 from tests.gateway.scripted_responses import ResponseEvents, response
+from tests.gateway.upstreams.test_engine_wire import COUNTS, USAGE
 
-COUNTS = {
-    "mean_acceptance_length": 2.0,
-    "draft_acceptance_rate": 0.25,
-    "acceptance_histogram": [2, 1, 0, 1, 0],
-    "num_spec_steps": 4,
-    "num_accepted_draft_tokens": 4,
-    "num_draft_tokens": 16,
-    "num_spec_tokens": 4,
-}
-USAGE = {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}
 BODY = {"model": "public", "input": "Hi"}
 
 

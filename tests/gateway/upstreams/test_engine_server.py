@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
+import msgspec
 import pytest
-from slipstream_core.errors import UpstreamFailed, UpstreamRejected
+from slipstream_core.errors import UpstreamFailed, UpstreamRejected, UpstreamUnavailable
 from slipstream_core.types import Endpoint, GenerationRequest
-from slipstream_gateway.upstreams.base import Job
+from slipstream_gateway.upstreams.base import Committed, Job
 from slipstream_gateway.upstreams.engine_server import EngineUpstream
 from slipstream_gateway.upstreams.http_transport import HttpTransport
 
-from tests.support.http_server import Reply
+from tests.support.http_server import Asked, Reply
 from tests.support.http_server import answering as replying
 
 pytestmark = pytest.mark.integration
@@ -81,3 +83,30 @@ async def test_an_event_that_cannot_be_read_is_the_servers_failure(endpoint: End
     async with answering(200, event) as upstream:
         with pytest.raises(UpstreamFailed, match="malformed event"):
             await upstream.open(job(endpoint))
+
+
+@pytest.mark.parametrize(("longest", "sent"), [(8, 4), (2, 2), (0, 0)])
+async def test_a_draft_is_no_longer_than_the_server_takes(longest: int, sent: int) -> None:
+    """The decision may be older than the description."""
+    bodies: list[dict[str, Any]] = []
+
+    def reply(asked: Asked) -> Reply:
+        if asked.method == "GET":
+            return Reply(200, json.dumps({"plugin": "1", "max_draft_length": longest}).encode())
+        bodies.append(json.loads(asked.body))
+        return Reply(500, b"{}")
+
+    with replying(reply) as url:
+        async with contextlib.aclosing(EngineUpstream(HttpTransport(url, connect_timeout_s=5.0))) as upstream:
+            await upstream.meet()
+            with pytest.raises(UpstreamFailed):
+                await upstream.complete(job(Endpoint.CHAT))
+    assert [body["vllm_xargs"]["slipstream_draft_length"] for body in bodies] == [sent]
+
+
+async def test_an_answer_that_the_server_does_not_continue_never_begins_anew() -> None:
+    async with answering(200, b"{}") as upstream:
+        await upstream.meet()
+        resumed = msgspec.structs.replace(job(Endpoint.CHAT), committed=Committed(token_ids=(1, 2), output_tokens=2))
+        with pytest.raises(UpstreamUnavailable, match="does not continue"):
+            await upstream.open(resumed)
