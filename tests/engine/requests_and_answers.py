@@ -7,6 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 from slipstream_engine.contract.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.errors import ClosedError, OverloadedError, RequestError
+from slipstream_engine.serving.service import EngineService
 from slipstream_engine.step.engine import Engine
 
 Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
@@ -30,6 +32,17 @@ def drain(engine: Engine, requests: list[GenerationRequest]) -> dict[str, list[C
         for chunk in engine.step():
             chunks[chunk.request_id].append(chunk)
     return chunks
+
+
+def is_closing(service: EngineService) -> bool:
+    """Whether `service` takes no request any more. Its thread stands meanwhile, so that nothing runs what it took."""
+    try:
+        service.submit(generation_request(), lambda chunk: None)
+    except ClosedError:
+        return True
+    except (OverloadedError, RequestError):  # the engine is full, or the id is that of a request that runs
+        return False
+    return False
 
 
 def tokens_of(chunks: Iterable[Chunk]) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -31,10 +30,12 @@ from tests.engine.requests_and_answers import (
     Drain,
     Make,
     generation_request,
+    is_closing,
     text_of,
     tokens_of,
     without_engine_time,
 )
+from tests.support.polling import eventually
 
 _request = partial(generation_request, max_tokens=30)
 
@@ -291,10 +292,9 @@ def test_closing_ends_what_runs_as_cancelled(make_engine: Make) -> None:
     closer = threading.Thread(target=service.close)
 
     def put_and_close(chunk: Chunk) -> None:
-        if not service.closing:
+        if not closer.ident:  # the first chunk
             closer.start()
-            while not service.closing:
-                time.sleep(0.001)  # the other thread has only to set a flag
+            eventually(lambda: is_closing(service), "the service refuses requests")
         chunks.put(chunk)
 
     service.submit(_request(max_tokens=100), put_and_close)

@@ -18,8 +18,8 @@ from slipstream_engine.pipe.host import Host
 from slipstream_engine.pipe.messages import HALTED, UNFINISHED, Piece, PipedRequest, merge_pieces
 from slipstream_engine.serving.service import EngineService
 
-from tests.engine.requests_and_answers import Make
-from tests.support.polling import PATIENCE_S
+from tests.engine.requests_and_answers import Make, is_closing
+from tests.support.polling import PATIENCE_S, eventually
 
 ASK = {"messages": [{"role": "user", "content": "delivery delay"}], "temperature": 0, "ignore_eos": True}
 
@@ -85,8 +85,7 @@ def rest(pieces: queue.Queue[Piece]) -> Piece:
 def close(engine: Held) -> None:
     closing = threading.Thread(target=engine.close)
     closing.start()
-    while not engine.closing:
-        pass
+    eventually(lambda: is_closing(engine), "the engine refuses requests")
     engine.go_on.set()
     closing.join(PATIENCE_S)
 
