@@ -71,7 +71,7 @@ def _health() -> Row:
         (
             Panel(
                 "Left out",
-                "Workers that have ejected a server's arm at present. Replicas count from 0, in the order of the "
+                "Gateways that have ejected a server's arm at present. Replicas count from 0, in the order of the "
                 "manifest.",
                 (Query(f"sum by (pair, arm, replica) ({open_arms})", "{{pair}} #{{replica}} {{arm}}"),),
             ),

@@ -48,7 +48,7 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Capacity of one worker. Bodies that arrive in one small piece do not count towards `max_bodies_bytes`."""
+    """Capacity of one gateway. Bodies that arrive in one small piece do not count towards `max_bodies_bytes`."""
 
     max_body_bytes: Annotated[AtLeastOne, option("largest request body")] = 4 * 1024 * 1024
     max_bodies_bytes: Annotated[AtLeastOne, option("memory for request bodies; beyond it: 429")] = 256 * 1024 * 1024
@@ -92,7 +92,7 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverloadSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Concurrency limit per model pair and worker, between `min_limit` and `Limits.max_in_flight` (see
+    """Concurrency limit per model pair and gateway, between `min_limit` and `Limits.max_in_flight` (see
     `slipstream_gateway.admission`), and the retry budget (see `request.retry_budget`).
 
     The limit falls when a first token takes `tolerance` times as long as usual. The budget is `retry_share` of the
@@ -305,7 +305,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings. The routing table comes from the file `manifest` or from `cluster`. `endpoints` replaces the
-    upstream addresses of pairs, by pair name. With several workers, `metrics_folder` holds their sockets, and
+    upstream addresses of pairs, by pair name. With several workers, `workers_folder` has their last valid files, and
     `last_good` is the manifest to start with while the file is invalid. Secrets (`redis_url` may hold a password) are
     not in the `repr`."""
 
@@ -345,7 +345,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             "extproc' 127.0.0.1:9002)"
         ),
     ] = None
-    workers: Annotated[AtLeastOne, option("worker processes")] = 1
+    workers: Annotated[AtLeastOne, option("gateways that serve the port, each with an admin port of its own")] = 1
     redis_url: Annotated[
         str | None,
         option(
@@ -379,7 +379,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     overload: OverloadSettings = OverloadSettings()
     conformance: ConformanceSettings = ConformanceSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
-    metrics_folder: Path | None = None
+    workers_folder: Path | None = None
     last_good: Path | None = None
     admin: AdminSettings = AdminSettings()
     access: AccessSettings = AccessSettings()

@@ -30,7 +30,6 @@ EVERYTHING: JSON = {
     "commonLabels": {"team": "inference"},
     "imagePullSecrets": [{"name": "registry"}],
     "gateway": {
-        "workers": 2,
         "image": {"repository": "mine/slipstream-gateway", "digest": "sha256:" + "0" * 64},
         "extProc": {"enabled": True},
         "extraArgs": ["--first-chunk-timeout=60"],

@@ -37,7 +37,6 @@ def test_gateway_gets_what_values_say(render: Render, only: Only) -> None:
     values = {
         "watchNamespaces": ["team-a"],
         "gateway": {
-            "workers": 3,
             "drainSeconds": 77,
             "logLevel": "debug",
             "limits": {"maxInFlight": 11, "maxQueued": 0, "maxBodyBytes": 50_000_000, "totalTimeoutSeconds": 1800},
@@ -47,7 +46,7 @@ def test_gateway_gets_what_values_say(render: Render, only: Only) -> None:
     [container] = only(render(values), "Deployment", "-gateway")["spec"]["template"]["spec"]["containers"]
     found = parsed("gateway", container)
     assert (found.source, found.port, found.namespace) == ("kubernetes", 8080, ["team-a"])
-    assert (found.workers, found.drain, found.log_level) == (3, 77.0, "debug")
+    assert (found.workers, found.drain, found.log_level) == (1, 77.0, "debug")
     assert (found.max_in_flight, found.max_queued, found.max_body_bytes) == (11, 0, 50_000_000)
     assert (found.total_timeout, found.first_chunk_timeout) == (1800.0, 33.0)
     assert str(found.manifest) == "/etc/slipstream/fallback.yaml"

@@ -17,6 +17,7 @@ import httpx
 import psutil
 
 from tests.support.polling import PATIENCE_S, eventually
+from tests.support.ports import consecutive_ports
 
 
 def wait_live(
@@ -32,13 +33,15 @@ def wait_live(
 
 
 class Process:
-    """A running `slipstream gateway`."""
+    """A running `slipstream gateway`. `admin_urls` has the addresses of the admin paths: of each worker if there are
+    several, else of the public port."""
 
     def __init__(
         self,
         manifest: Path | None,
         port: int,
         *options: str,
+        workers: int = 1,
         open_files: tuple[int, int] | None = None,
         log: Path | None = None,
         environment: Mapping[str, str] = MappingProxyType({}),
@@ -49,6 +52,11 @@ class Process:
         command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", *source]
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
+        self.admin_urls = [self.url]
+        if workers > 1:
+            ports = consecutive_ports(workers)
+            self.admin_urls = [f"http://127.0.0.1:{admin}" for admin in ports]
+            command += ["--workers", str(workers), "--admin-port", str(ports[0])]
         if open_files is not None:
             limits = "ulimit -S -n {} && ulimit -H -n {}".format(*open_files)
             command = ["sh", "-c", f'{limits} && exec "$@"', "sh", *command]
@@ -68,16 +76,8 @@ class Process:
         self.child.communicate(timeout=PATIENCE_S)
 
     def wait_live(self) -> None:
-        wait_live(self.child, f"{self.url}/health/live")
-
-
-def workers_that_serve(process: Process) -> int:
-    """How many workers answer for the console: `wait_live` only says that one does."""
-    try:
-        answer = httpx.get(f"{process.url}/admin/events", headers={"accept": "application/json"}, timeout=PATIENCE_S)
-        return int(answer.json()["gateway"]["workers"])
-    except (httpx.TransportError, KeyError):
-        return 0
+        """Waits until all of its workers answer."""
+        wait_live(self.child, *(f"{url}/health/live" for url in [self.url, *self.admin_urls]))
 
 
 def is_refused(process: Process) -> bool:

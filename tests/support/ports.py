@@ -36,6 +36,15 @@ def lasting_ports(count: int) -> list[int]:
     return ports
 
 
+def consecutive_ports(count: int) -> list[int]:
+    """Free ports that follow each other, the first of them never handed out before."""
+    while True:
+        [first] = lasting_ports(1)
+        ports = list(range(first, first + count))
+        if ports[-1] in _PORTS and all(map(_is_free, ports)):
+            return ports
+
+
 def dead_url() -> str:
     """An address where nobody listens."""
     return f"http://{_HOST}:{lasting_ports(1)[0]}"

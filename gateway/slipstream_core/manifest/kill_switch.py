@@ -1,7 +1,7 @@
 """How a person turns the kill switch of a pair, wherever the pairs are declared, and the switches of a manifest file.
 
 The console shows and turns a `KillSwitch`; each source of the configuration brings its own. The switches of a manifest
-file (`Kills`) are turned by an admin, applied by every worker and kept over restarts (`kill_file`). A pair may
+file (`Kills`) are turned by an admin, applied by every gateway and kept over restarts (`kill_file`). A pair may
 speculate only where neither the manifest nor this file forbids it.
 """
 
@@ -38,8 +38,8 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KillEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn of a kill switch. `landed_s` is the time from the turn until `workers` workers had applied it; None if not
-    all of them have confirmed it. `note` is free text."""
+    """A turn of a kill switch. `landed_s` is the time from the turn until all gateways that are known had applied it,
+    None if not all have confirmed it; `workers` is the number of those that have. `note` is free text."""
 
     at: Time
     pair: str
@@ -79,7 +79,7 @@ class KillSwitch(Protocol):
         ...
 
     async def turn(self, pair: str, *, on: bool, by: str, reason: str) -> KillEvent:
-        """Turn the switch, and wait until all workers apply it. Raises `NotSwitchable`."""
+        """Turn the switch, and wait until it is in force. Raises `NotSwitchable`."""
         ...
 
 

@@ -48,7 +48,7 @@ class AccessStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts:
-    """The counters of one worker. Beyond `MOST_SERIES` keys, the remaining keys are counted together."""
+    """The counters of one gateway. Beyond `MOST_SERIES` keys, the remaining keys are counted together."""
 
     def __init__(self) -> None:
         self.denied: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Admission control of one worker: an adaptive limit per pair, a fair and bounded queue, and refusals.
+"""Admission control: an adaptive limit per pair, a fair and bounded queue, and refusals.
 
 Under overload three measures apply, in this order. As places get scarce, drafts are shortened and then speculation
 stops (`decide.route.pressure`). When all places are taken, requests wait, those of low priority behind all others. A

@@ -1,4 +1,4 @@
-"""Admits requests to each pair, within one cap for the worker."""
+"""Admits requests to each pair, within one cap for the gateway."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _SOONEST_RETRY_S, _LATEST_RETRY_S = 1.0, 60.0
 
 class Admission:
     """Limits the requests in flight, per pair and in total. `FairQueue` orders the waiting requests of a pair. If the
-    cap for the worker is the limit, pairs take turns, so that a slow pair does not starve the others."""
+    cap for the gateway is the limit, pairs take turns, so that a slow pair does not starve the others."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Admission:
             self._let_in()
 
     def pressure(self, pair: str, *, inside: bool = False) -> float:
-        """The pressure on the pair or on the worker, whichever is higher, in [0, 1]; see `decide.route.pressure`.
+        """The pressure on the pair or on the gateway, whichever is higher, in [0, 1]; see `decide.route.pressure`.
         `inside`: the request in question has a place already, which is not counted."""
         slots = self._pairs.get(pair)
         return 0.0 if slots is None else self._pressure(slots, own=int(inside))

@@ -23,8 +23,8 @@ class Report(Protocol):
 
 
 class EvidenceEndpoint:
-    """Treatment against control as known to this worker: from its own requests, and from those of all replicas if they
-    share outcomes; also the results of this worker's replays (`parity`) and of its engine checks (`conformance`), and
+    """Treatment against control as known to this gateway: from its own requests, and from those of all replicas if they
+    share outcomes; also the results of this gateway's replays (`parity`) and of its engine checks (`conformance`), and
     what each engine with several drafts knows of them by class (`drafts`)."""
 
     def __init__(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from collections.abc import Callable
 
 from slipstream_core.errors import SlipstreamError
 from starlette.requests import Request
@@ -90,19 +90,15 @@ _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-class Collect(Protocol):
-    """The metrics of all workers as one exposition."""
-
-    async def __call__(self, *, openmetrics: bool) -> bytes: ...
-
-
 class MetricsEndpoint:
-    """The endpoint for scrapers. A Prometheus that stores exemplars requests OpenMetrics by itself."""
+    """The endpoint for scrapers. A Prometheus that stores exemplars requests OpenMetrics by itself. `text` and
+    `openmetrics` return the metrics in either format."""
 
-    def __init__(self, collect: Collect) -> None:
-        self._collect = collect
+    def __init__(self, *, text: Callable[[], bytes], openmetrics: Callable[[], bytes]) -> None:
+        self._text = text
+        self._openmetrics = openmetrics
 
     async def get(self, request: Request) -> Response:
-        openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
-        body = await self._collect(openmetrics=openmetrics)
-        return Response(body, headers={"content-type": _OPENMETRICS if openmetrics else _TEXT})
+        if "application/openmetrics-text" in request.headers.get("accept", ""):
+            return Response(self._openmetrics(), headers={"content-type": _OPENMETRICS})
+        return Response(self._text(), headers={"content-type": _TEXT})

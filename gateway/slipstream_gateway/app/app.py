@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 
-import msgspec
-from slipstream_core.manifest.kill_switch import KillEvent
 from slipstream_core.observation import Draws
 from slipstream_core.settings import GatewaySettings
 from starlette.applications import Starlette
@@ -35,11 +32,8 @@ from slipstream_gateway.telemetry.areas import (
     observe_store,
 )
 from slipstream_gateway.telemetry.overload import observe_overload
-from slipstream_gateway.telemetry.workers import PeerNotice, PeerQuery
 
 __all__ = ["build_app", "connect"]
-
-_log = logging.getLogger(__name__)
 
 
 def build_app(
@@ -69,8 +63,6 @@ async def _running(services: Services) -> AsyncIterator[None]:
         stack.push_async_callback(asyncio.to_thread, services.telemetry.close)
         await stack.enter_async_context(services.audit.running())
         await stack.enter_async_context(services.source)
-        await stack.enter_async_context(services.peers)
-        await _adopt_kills(services)
         await stack.enter_async_context(running(services.access))
         await stack.enter_async_context(_beside(services.tls.watch(services.fleet.reconnect)))
         await stack.enter_async_context(_sharing(services.store, services.outcomes))
@@ -81,18 +73,6 @@ async def _running(services: Services) -> AsyncIterator[None]:
         await stack.enter_async_context(services.conformance.running())
         await stack.enter_async_context(services.loaded_models.running())
         yield
-
-
-async def _adopt_kills(services: Services) -> None:
-    """Applies the kills that the other workers have in memory alone: this worker may replace one that has ended."""
-    for answer in await services.peers.ask(PeerQuery.UNSTORED_KILLS):
-        try:
-            events = msgspec.json.decode(answer, type=list[KillEvent])
-        except ValueError:  # of a worker of another version: the start must not fail
-            _log.exception("the kills of another worker cannot be read")
-            continue
-        for event in events:
-            services.source.apply(event)
 
 
 @contextlib.asynccontextmanager
@@ -119,7 +99,7 @@ async def _sharing(store: OutcomeStore, outcomes: Outcomes) -> AsyncIterator[Non
 
 
 def observe(services: Services) -> None:
-    """Connects telemetry, and the queries between workers, to the services."""
+    """Connects telemetry to the services."""
     telemetry, evidence = services.telemetry, services.evidence
     observe_configuration(telemetry.meter, services.source.status)
     observe_parity(telemetry.meter, services.parity.counts)
@@ -147,11 +127,3 @@ def observe(services: Services) -> None:
         observe_capture(telemetry.meter, services.capture.counts)
     if isinstance(services.access, KeyedAccess):
         observe_access(telemetry.meter, services.access.status)
-    services.peers.answer(PeerQuery.METRICS, telemetry.exposition)
-    services.peers.answer(PeerQuery.OPENMETRICS, telemetry.openmetrics)
-    source = services.source
-    services.peers.answer(PeerQuery.UNSTORED_KILLS, lambda: msgspec.json.encode(source.unstored_kills))
-    deaths, peers = services.deaths, services.peers
-    deaths.share = lambda seen: peers.notify_soon(PeerNotice.BREAK, msgspec.json.encode(seen))
-    peers.receive(PeerNotice.BREAK, deaths.heard)
-    services.peers.receive(PeerNotice.KILL, lambda message: source.apply(msgspec.json.decode(message, type=KillEvent)))

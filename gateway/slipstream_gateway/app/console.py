@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
-import msgspec
 from slipstream_core.manifest.kill_switch import KillEvent, KillSwitch
 from slipstream_core.settings import GatewaySettings
 from starlette.routing import BaseRoute, Route, request_response
@@ -17,11 +16,10 @@ from slipstream_gateway.app.wiring import Services
 from slipstream_gateway.console.endpoints import EventsEndpoint, KillsEndpoint, PageEndpoint
 from slipstream_gateway.console.feed import Feed
 from slipstream_gateway.console.keys import KeysView
-from slipstream_gateway.console.snapshots import ConsoleView, WorkerView, all_snapshots
-from slipstream_gateway.console.switching import AllWorkers, CommandKillSwitch, FileKillSwitch, OwnKillSwitch
+from slipstream_gateway.console.snapshots import ConsoleView, StateView
+from slipstream_gateway.console.switching import CommandKillSwitch, FileKillSwitch, OwnKillSwitch
 from slipstream_gateway.sources.file import FileSource
 from slipstream_gateway.telemetry.audit import Audit
-from slipstream_gateway.telemetry.workers import PeerNotice, PeerQuery
 
 
 def console_routes(
@@ -30,22 +28,18 @@ def console_routes(
     """The page and its files are open to all requests that pass `site`: they hold no data. The figures and the kill
     switch are for admins, by `check`."""
     keys = KeysView(services.access if isinstance(services.access, KeyedAccess) else None)
-    worker = WorkerView(
+    state = StateView(
         fleet=services.fleet,
         recorder=services.recent_traffic,
         evidence=services.evidence,
         admission=services.admission,
         denied=_denied(services.access),
-        keys=keys,
-        shares=settings.redis_url is not None,
     )
-    services.peers.answer(PeerQuery.SNAPSHOT, worker.encoded)
-    workers = _all_workers(services, settings)
-    switch, own = _kill_switch(services, settings, workers), _own_switch(services, workers)
+    switch, own = _kill_switch(services, settings), _own_switch(services)
     view = ConsoleView(
         fleet=services.fleet,
         learner=services.learner,
-        peers=services.peers,
+        state=state,
         switch=switch,
         own=own,
         keys=keys,
@@ -76,34 +70,26 @@ def console_routes(
     ]
 
 
-def _all_workers(services: Services, settings: GatewaySettings) -> AllWorkers:
-    source, peers = services.source, services.peers
-
-    async def apply(event: KillEvent) -> None:
-        source.apply(event)
-        await peers.notify(PeerNotice.KILL, msgspec.json.encode(event))
-
-    return AllWorkers(apply=apply, snapshots=lambda: all_snapshots(peers), number=settings.workers)
-
-
-def _own_switch(services: Services, workers: AllWorkers) -> OwnKillSwitch | None:
+def _own_switch(services: Services) -> OwnKillSwitch | None:
     """This gateway's own switch beside those of a cluster's objects; None beside a manifest file."""
-    if isinstance(services.source, FileSource):
+    source = services.source
+    if isinstance(source, FileSource):
         return None
     from slipstream_gateway.sources.cluster.source import ClusterSource
 
-    return OwnKillSwitch(services.source, workers=workers) if isinstance(services.source, ClusterSource) else None
+    return OwnKillSwitch(source, apply=source.apply) if isinstance(source, ClusterSource) else None
 
 
-def _kill_switch(services: Services, settings: GatewaySettings, workers: AllWorkers) -> KillSwitch:
+def _kill_switch(services: Services, settings: GatewaySettings) -> KillSwitch:
     """The client of Kubernetes' API is imported only if it is used."""
+    source = services.source
     if settings.cluster is not None and settings.admin.kill_switch:
         from slipstream_gateway.sources.cluster.kill_switch import ClusterKillSwitch
 
         return ClusterKillSwitch(settings.cluster)
-    if not isinstance(services.source, FileSource):
+    if not isinstance(source, FileSource):
         return CommandKillSwitch()
-    return FileKillSwitch(services.source.kills, workers=workers, refresh=services.source.obey_kills)
+    return FileKillSwitch(source.kills, apply=source.apply, refresh=source.obey_kills)
 
 
 def _is_pair(services: Services, switch: KillSwitch) -> Callable[[str], bool]:

@@ -154,6 +154,7 @@ def _admin(services: Services, settings: GatewaySettings, *, site: RequestCheck)
     that no spelling of a path avoids it."""
     check = admin_check(services.access, site)
     metrics_check = site if settings.admin.open_metrics else check
+    metrics = MetricsEndpoint(text=services.telemetry.exposition, openmetrics=services.telemetry.openmetrics)
     evidence = EvidenceEndpoint(
         services.fleet, services.evidence, services.parity.counts, services.conformance.replicas
     )
@@ -163,6 +164,6 @@ def _admin(services: Services, settings: GatewaySettings, *, site: RequestCheck)
 
     return [
         guarded("/v1/evidence", evidence.get),
-        guarded("/metrics", MetricsEndpoint(services.peers.metrics).get, check=metrics_check),
+        guarded("/metrics", metrics.get, check=metrics_check),
         *console_routes(services, settings, site=site, check=check),
     ]

@@ -1,4 +1,4 @@
-"""The filter for Envoy, beside the HTTP endpoints of the same worker."""
+"""The filter for Envoy, beside the HTTP endpoints of the same gateway."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def pairs(fleet: Fleet) -> list[str]:
 def build_access(settings: GatewaySettings, audit: Audit) -> AccessControl:
     if settings.access.keys is None:
         return OPEN_ACCESS
-    folder = settings.metrics_folder
+    folder = settings.workers_folder
     keys = KeyFile(
         settings.access.keys, settings.access.pepper, kept=folder / _KEPT_KEYS if folder is not None else None
     )

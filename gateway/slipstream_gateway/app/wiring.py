@@ -37,7 +37,6 @@ from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.audit import Audit, AuditRecorder, LineSink, swaps
 from slipstream_gateway.telemetry.providers import Telemetry
-from slipstream_gateway.telemetry.workers import WorkerPeers
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.tls import Credentials, UpstreamTls
 
@@ -49,7 +48,7 @@ Connect = Callable[[ReplicaKey, GatewaySettings, Credentials | None], Upstream]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Services:
-    """The live services of one worker. A new service is a field here and a line in `build_services`."""
+    """The live services. A new service is a field here and a line in `build_services`."""
 
     fleet: Fleet
     tls: UpstreamTls
@@ -69,7 +68,6 @@ class Services:
     parity: Parity
     conformance: Conformance
     telemetry: Telemetry
-    peers: WorkerPeers
     access: AccessControl
     departures: Departures
     loaded_models: LoadedModels
@@ -79,7 +77,7 @@ class Services:
 def build_services(
     settings: GatewaySettings, *, connect: Connect = connect_server, draw: Callable[[], Draws] = fresh_draws
 ) -> Services:
-    """Builds all services of a worker; `connect` constructs the clients of servers, `draw` the draws of requests."""
+    """Builds all services; `connect` constructs the clients of servers, `draw` the draws of requests."""
     tls = UpstreamTls(settings.upstreams.tls)
     fleet = _fleet(settings, connect, tls)
     audit = _audit(settings, fleet)
@@ -130,7 +128,6 @@ def build_services(
         parity=parity,
         conformance=conformance,
         telemetry=telemetry,
-        peers=WorkerPeers(settings.metrics_folder),
         access=build_access(settings, audit),
         departures=Departures(fleet),
         loaded_models=LoadedModels(fleet),

@@ -1,1 +1,1 @@
-"""The console: the gateway's present state over all of its workers, on one page and in a terminal."""
+"""The console: the gateway's present state on one page and in a terminal."""

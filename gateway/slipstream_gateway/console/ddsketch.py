@@ -1,4 +1,4 @@
-"""Quantiles of times that workers can merge: counts by logarithmic bins (DDSketch: Masson, Rim and Lee, VLDB 2019).
+"""Quantiles of times that can be merged: counts by logarithmic bins (DDSketch: Masson, Rim and Lee, VLDB 2019).
 
 A quantile is within `ACCURACY` of the true one for any distribution; a bin is an integer, a sketch a mapping.
 """

@@ -109,7 +109,7 @@ class EventsEndpoint:
             body = await self._feed.whole()
             await Response(body, headers=headers, media_type="application/json")(scope, receive, send)
         elif self._feed.viewers >= MAX_VIEWERS:
-            message = f"This worker already has its maximum of {MAX_VIEWERS} viewers."
+            message = f"This gateway already has its maximum of {MAX_VIEWERS} viewers."
             await json_response({"error": {"message": message}}, status=503)(scope, receive, send)
         else:
             await self._stream(scope, receive, send)

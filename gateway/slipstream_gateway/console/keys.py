@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,6 @@ from slipstream_core.rate_limits import NANO_PER_USD, InUse
 from slipstream_gateway.access import KeyedAccess, Principal
 
 MOST_SHOWN = 200
-_UNUSED = InUse()
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,21 +38,14 @@ class KeysView:
     def __init__(self, access: KeyedAccess | None) -> None:
         self._access = access
 
-    def local(self) -> dict[str, InUse]:
-        """The usage of this worker's own grants by key; unused keys are left out."""
-        if self._access is None:
-            return {}
-        found = {key.key_id: self._access.local_usage(key) for key in self._access.limited()[:MOST_SHOWN]}
-        return {key_id: usage for key_id, usage in found.items() if usage != _UNUSED}
-
-    async def section(self, local: Mapping[str, InUse]) -> Any:
-        """The section as JSON; `local` is the usage of all workers' own grants. None without keys."""
+    async def section(self) -> Any:
+        """The section as JSON; None without keys."""
         if self._access is None:
             return None
         limited = self._access.limited()
         keys = limited[:MOST_SHOWN]
         shared = await self._access.shared_usage(keys)
-        usages: Sequence[InUse] = [local.get(key.key_id, _UNUSED) for key in keys] if shared is None else shared
+        usages: Sequence[InUse] = list(map(self._access.local_usage, keys)) if shared is None else shared
         return {
             "kept": "local" if shared is None else "redis",
             "rows": [_row(key, usage) for key, usage in zip(keys, usages, strict=True)],

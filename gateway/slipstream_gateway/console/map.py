@@ -26,7 +26,7 @@ from slipstream_core.types import (
     TaskType,
 )
 
-from slipstream_gateway.console.worker import Traffic
+from slipstream_gateway.console.state import Traffic
 from slipstream_gateway.decide.estimate import ForecastQuery
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide
 from slipstream_gateway.decide.route.case import draft_lengths

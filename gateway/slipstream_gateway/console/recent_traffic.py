@@ -1,4 +1,4 @@
-"""The results of this worker's requests over the last minutes, stored at minimal cost per request.
+"""The results of this gateway's requests over the last minutes, stored at minimal cost per request.
 
 A finished request appends one tuple. At intervals, and on each read, the tuples are counted into time buckets, of which
 the newest are kept.

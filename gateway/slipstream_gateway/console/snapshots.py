@@ -1,35 +1,30 @@
-"""This worker's own snapshot, and the console's sections from the snapshots of all workers."""
+"""The gateway's state now, and the console's sections."""
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
 from slipstream_core.manifest.kill_switch import KillSwitch
 
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.console import view
 from slipstream_gateway.console.keys import KeysView
 from slipstream_gateway.console.map import BreakEvenMap, break_even_map
-from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recent_traffic import RecentTraffic
+from slipstream_gateway.console.state import ClassComparison, Entrance, GatewayState, Seat, traffic_of
 from slipstream_gateway.console.switching import OwnKillSwitch
-from slipstream_gateway.console.worker import ClassComparison, Entrance, Seat, WorkerSnapshot, traffic_of
 from slipstream_gateway.decide.estimate import ArmComparisons
 from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.decider import Learner
-from slipstream_gateway.telemetry.workers import PeerQuery, WorkerPeers
 from slipstream_gateway.upstreams.pool import Replica
 
 MAP_EVERY_S = 5.0
-_decoder = msgspec.json.Decoder(WorkerSnapshot)
 
 
-class WorkerView:
-    """The state of this worker. `shares`: outcomes of all workers arrive through the store."""
+class StateView:
+    """Reads the gateway's state."""
 
     def __init__(
         self,
@@ -39,23 +34,18 @@ class WorkerView:
         evidence: ArmComparisons,
         admission: Admission,
         denied: Callable[[], Mapping[str, int]],
-        keys: KeysView,
-        shares: bool,
     ) -> None:
         self.fleet = fleet
         self._recorder = recorder
         self._evidence = evidence
         self._admission = admission
         self._denied = denied
-        self._keys = keys
-        self._shares = shares
 
-    def snapshot(self) -> WorkerSnapshot:
+    def now(self) -> GatewayState:
         newest, traffic, times, reasons, resumed = traffic_of(self._recorder)
         current = self.fleet.current
         keys = [served.route.key for served in current.routes.values()]
-        return WorkerSnapshot(
-            worker=multiprocessing.current_process().name,
+        return GatewayState(
             bucket=newest,
             started_s=self._recorder.started_s,
             traffic=traffic,
@@ -74,7 +64,6 @@ class WorkerView:
                 for gate in self._admission.snapshot()
             ],
             denied=dict(self._denied()),
-            uses=self._keys.local(),
             seats=[seat for served in current.routes.values() for seat in _seats(served)],
             comparisons=[
                 ClassComparison(pair=key, request_class=name, found=found)
@@ -85,23 +74,7 @@ class WorkerView:
             queued=self._admission.queued,
             killed=sorted(current.killed),
             generation=current.table.generation,
-            shares=self._shares,
         )
-
-    def encoded(self) -> bytes:
-        """The snapshot as JSON, for other workers."""
-        return msgspec.json.encode(self.snapshot())
-
-
-async def all_snapshots(peers: WorkerPeers) -> list[WorkerSnapshot]:
-    """The snapshot of every worker, this one's first; unreadable ones of another version are left out."""
-    found = []
-    for answer in await peers.ask(PeerQuery.SNAPSHOT):
-        try:
-            found.append(_decoder.decode(answer))
-        except msgspec.DecodeError:
-            continue
-    return found
 
 
 class ConsoleView:
@@ -112,7 +85,7 @@ class ConsoleView:
         *,
         fleet: Fleet,
         learner: Learner,
-        peers: WorkerPeers,
+        state: StateView,
         switch: KillSwitch,
         own: OwnKillSwitch | None,
         keys: KeysView,
@@ -121,7 +94,7 @@ class ConsoleView:
     ) -> None:
         self._fleet = fleet
         self._learner = learner
-        self._peers = peers
+        self._state = state
         self._switch = switch
         self._own = own
         self._keys = keys
@@ -132,43 +105,41 @@ class ConsoleView:
 
     async def sections(self) -> Mapping[str, view.Section]:
         """All sections in their present state."""
-        workers = await all_snapshots(self._peers)
-        everything = merged(workers)
+        state = self._state.now()
         routes = self._fleet.current.routes
         return {
-            "gateway": self._gateway(everything, len(workers)),
-            "pairs": view.pairs(routes, everything, self._switch, self._own),
-            "traffic": view.traffic(everything),
-            "speed_up": view.speed_up(everything),
-            "map": self._break_even(routes, everything),
-            "latency": view.latency(everything),
-            "pools": everything.seats,
-            "resilience": view.resilience(everything),
-            "keys": await self._keys.section(everything.uses),
+            "gateway": self._gateway(state),
+            "pairs": view.pairs(routes, state, self._switch, self._own),
+            "traffic": view.traffic(state),
+            "speed_up": view.speed_up(state),
+            "map": self._break_even(routes, state),
+            "latency": view.latency(state),
+            "pools": state.seats,
+            "resilience": view.resilience(state),
+            "keys": await self._keys.section(),
             "rollout": view.rollout(routes),
             "history": view.history(routes, self._switch, self._own),
         }
 
-    def _gateway(self, everything: WorkerSnapshot, workers: int) -> view.Section:
+    def _gateway(self, state: GatewayState) -> view.Section:
         status = self._configuration()
         return {
             "version": self._version,
-            "workers": workers,
-            "started_s": everything.started_s,
-            "in_flight": everything.in_flight,
-            "queued": everything.queued,
+            "started_s": state.started_s,
+            "in_flight": state.in_flight,
+            "queued": state.queued,
             "origin": status.origin,
             "connected": status.connected,
-            "generation": everything.generation,
+            "generation": state.generation,
         }
 
-    def _break_even(self, routes: Mapping[str, ServedRoute], everything: WorkerSnapshot) -> view.Section:
+    def _break_even(self, routes: Mapping[str, ServedRoute], state: GatewayState) -> view.Section:
         """Recomputed every few seconds only, because it is the most expensive part."""
         now_s = time.monotonic()
         if now_s >= self._maps_due_s:
             self._maps_due_s = now_s + MAP_EVERY_S
             self._maps = [
-                break_even_map(served, self._learner, view.own_traffic(everything, served.route.key))
+                break_even_map(served, self._learner, view.own_traffic(state, served.route.key))
                 for served in routes.values()
             ]
         return self._maps

@@ -1,4 +1,4 @@
-"""The console's sections, from all workers' figures and from this worker's own state."""
+"""The console's sections, from the gateway's state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from slipstream_core.manifest.kill_switch import KillSwitch
 
 from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.recent_traffic import BUCKET_S, BUCKETS
+from slipstream_gateway.console.state import RECENT_BUCKETS, GatewayState, Traffic
 from slipstream_gateway.console.switching import OwnKillSwitch
-from slipstream_gateway.console.worker import RECENT_BUCKETS, Traffic, WorkerSnapshot
 from slipstream_gateway.decide.estimate.evidence import (
     ByKey,
     ClassEvidence,
@@ -78,22 +78,22 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float
 
 
-def traffic(all_workers: WorkerSnapshot) -> Section:
+def traffic(state: GatewayState) -> Section:
     """Requests per class and arm, acceptance over time, and the reasons."""
     return {
         "bucket_s": BUCKET_S,
         "buckets": BUCKETS,
         "recent_buckets": RECENT_BUCKETS,
-        "end_s": (all_workers.bucket + 1) * BUCKET_S,
-        "rows": sorted(all_workers.traffic, key=lambda row: (row.pair, row.request_class, row.arm)),
-        "reasons": sorted(all_workers.reasons, key=lambda row: -row.requests),
+        "end_s": (state.bucket + 1) * BUCKET_S,
+        "rows": sorted(state.traffic, key=lambda row: (row.pair, row.request_class, row.arm)),
+        "reasons": sorted(state.reasons, key=lambda row: -row.requests),
     }
 
 
-def speed_up(all_workers: WorkerSnapshot) -> Section:
+def speed_up(state: GatewayState) -> Section:
     """Speculative against control per class and, first, over all of them, by pair."""
     by_pair: dict[str, dict[str, ByKey]] = {}
-    for row in all_workers.comparisons:
+    for row in state.comparisons:
         by_pair.setdefault(row.pair, {})[row.request_class] = row.found
     return [
         {
@@ -110,10 +110,10 @@ def _overall(found: Sequence[ByKey]) -> ClassEvidence:
     return evidence_by(partial(overall, found), ALL_CLASSES, every)
 
 
-def latency(all_workers: WorkerSnapshot) -> Section:
+def latency(state: GatewayState) -> Section:
     """Percentiles per arm over the window."""
     rows = []
-    for row in sorted(all_workers.times, key=lambda row: (row.pair, row.arm, row.measure)):
+    for row in sorted(state.times, key=lambda row: (row.pair, row.arm, row.measure)):
         p50_s, p90_s, p95_s, p99_s = ddsketch.quantiles(row.bins, _SHARES)
         rows.append(
             Percentiles(
@@ -124,17 +124,17 @@ def latency(all_workers: WorkerSnapshot) -> Section:
     return rows
 
 
-def resilience(all_workers: WorkerSnapshot) -> Section:
+def resilience(state: GatewayState) -> Section:
     """Held, resumed and refused requests."""
     return {
-        "entrances": all_workers.entrances,
-        "resumed": all_workers.resumed,
-        "denied": all_workers.denied,
+        "entrances": state.entrances,
+        "resumed": state.resumed,
+        "denied": state.denied,
     }
 
 
 def pairs(
-    routes: Mapping[str, ServedRoute], all_workers: WorkerSnapshot, switch: KillSwitch, own: OwnKillSwitch | None
+    routes: Mapping[str, ServedRoute], state: GatewayState, switch: KillSwitch, own: OwnKillSwitch | None
 ) -> Section:
     """Every served pair, with its kill switches. `own_kill` is this gateway's alone, in a cluster."""
     return [
@@ -144,7 +144,7 @@ def pairs(
             "has_draft": served.route.speculative is not None,
             "ready": served.route.status.ready,
             "status": served.route.status.message,
-            "killed": key in all_workers.killed,
+            "killed": key in state.killed,
             "switched": switch.is_on(served.route),
             "kill": switch.kills.pairs.get(key),
             "own_kill": own.kills.pairs.get(key) if own is not None else None,
@@ -180,5 +180,5 @@ def history(routes: Mapping[str, ServedRoute], switch: KillSwitch, own: OwnKillS
     return sorted([*decided, *turned], key=lambda entry: str(entry["time"]), reverse=True)[:100]
 
 
-def own_traffic(all_workers: WorkerSnapshot, pair: str) -> list[Traffic]:
-    return [row for row in all_workers.traffic if row.pair == pair]
+def own_traffic(state: GatewayState, pair: str) -> list[Traffic]:
+    return [row for row in state.traffic if row.pair == pair]

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from types import TracebackType
@@ -49,11 +49,6 @@ class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class ConfigurationSource(Protocol):
     """Loads the routing table into the fleet on entry, and again after each change until it is exited."""
-
-    @property
-    def unstored_kills(self) -> Sequence[KillEvent]:
-        """The turns of kill switches that are in force in memory alone, the latest one of each pair."""
-        ...
 
     def apply(self, event: KillEvent) -> None:
         """Puts a turn of a kill switch in force at once, in memory."""

@@ -1,7 +1,7 @@
 """Checks of every server of a speculative arm by probes: when it appears, after it was unreachable, and on a schedule.
 
 A new server is checked at once. A repeated check waits, up to a limit, until the server is spare; it starts at a random
-time, so that servers are not all checked together. Plain decoding never waits for a check. Each worker checks for
+time, so that servers are not all checked together. Plain decoding never waits for a check. Each gateway checks for
 itself.
 """
 

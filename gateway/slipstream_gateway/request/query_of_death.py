@@ -47,8 +47,8 @@ class _Breaks(msgspec.Struct):
 
 
 class QueriesOfDeath:
-    """The breaks of all requests of a worker. `known` is empty as long as no server fails. `found` is called for the
-    break that leads to refusals; `share` sends a break to the other workers."""
+    """The breaks of all requests. `known` is empty as long as no server fails. `found` is called for the break that
+    leads to refusals."""
 
     def __init__(
         self,
@@ -56,7 +56,6 @@ class QueriesOfDeath:
         found: Callable[[Break], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.share: Callable[[Break], None] = lambda _: None
         self._found = found
         self._clock = clock
         self.known: dict[str, _Breaks] = {}
@@ -90,15 +89,10 @@ class QueriesOfDeath:
         """Records a whole answer: the request breaks no server."""
         self.known.pop(_content(pair, request), None)
 
-    def heard(self, message: bytes) -> None:
-        """Records a break that another worker saw. Raises `ValueError`."""
-        self._add(msgspec.json.decode(message, type=Break))
-
     def _saw(self, seen: Break) -> None:
         if self._add(seen):
             _log.error("servers broke %d times with one request, which is refused now: %s", MAX_RUNS, seen.content)
             self._found(seen)
-        self.share(seen)
 
     async def _probe(self, replica: Replica) -> None:
         """Records breaks if the server does not respond after its internal errors."""

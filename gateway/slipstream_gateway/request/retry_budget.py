@@ -1,4 +1,4 @@
-"""A budget for the retries of all requests of one worker, which prevents retry storms.
+"""A budget for the retries of all requests of one gateway, which prevents retry storms.
 
 Finagle's retry budget: each request deposits a share of a token into a bucket, each retry withdraws a whole token, and
 tokens expire. So in any period the number of retries is at most that share of its requests, plus a small number per

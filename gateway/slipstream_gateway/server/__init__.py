@@ -1,1 +1,1 @@
-"""HTTP/1.1 and the worker processes."""
+"""HTTP/1.1, the process, and several gateways on one port."""

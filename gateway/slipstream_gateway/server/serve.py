@@ -44,29 +44,48 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
     Raises `CommandError` if the address is not available, or if workers no longer start.
     """
     settings = _on_available_hosts(settings)
-    listeners = [_listen(settings.host, settings.port)]
-    logs.tell(f"slipstream gateway on http://{_shown(listeners[0])}")
-    if settings.admin.port is not None:
-        listeners.append(_listen(settings.admin.host, settings.admin.port))
-        check_apart(*listeners)
-        logs.tell(f"admin paths on http://{_shown(listeners[1])}")
-        bound = msgspec.structs.replace(settings.admin, port=listeners[1].getsockname()[1])
-        settings = msgspec.structs.replace(settings, admin=bound)
+    public = _listen(settings.host, settings.port)
+    logs.tell(f"slipstream gateway on http://{_shown(public)}")
+    admins = _admin_listeners(settings, public)
     if settings.ext_proc is not None:
         _check_free(settings.ext_proc)
         logs.tell(f"Envoy's filter on {settings.ext_proc}")
     settings = msgspec.structs.replace(settings, limits=_within_open_files(settings.limits))
     if settings.workers == 1:
         leaving = Leaving(settings.limits.leave_s)
-        _Server(_config(settings, leaving), leaving).run(sockets=listeners)
+        config = _config(_with_admin_port(settings, *admins), leaving)
+        _Server(config, leaving).run(sockets=[public, *admins])
         return
     with tempfile.TemporaryDirectory(prefix="slipstream-", ignore_cleanup_errors=True) as folder:
-        shared = msgspec.structs.replace(settings, metrics_folder=Path(folder))
+        shared = msgspec.structs.replace(settings, workers_folder=Path(folder))
         if manifest is not None:
             last_good = Path(folder, "last-good.yaml")
             last_good.write_bytes(manifest)
             shared = msgspec.structs.replace(shared, last_good=last_good)
-        supervise(functools.partial(_work, shared, listeners), settings.workers, listeners)
+        works = [functools.partial(_work, _with_admin_port(shared, admin), [public, admin]) for admin in admins]
+        supervise(works, [public, *admins])
+
+
+def _admin_listeners(settings: GatewaySettings, public: socket.socket) -> list[socket.socket]:
+    """A listener for the admin paths of each worker, on ports that follow each other; none if they are on the public
+    port."""
+    host, first = settings.admin.host, settings.admin.port
+    if first is None:
+        return []
+    ports = [first + number if first else 0 for number in range(settings.workers)]
+    listeners = [_listen(host, port) for port in ports]
+    for listener in listeners:
+        check_apart(public, listener)
+        logs.tell(f"admin paths on http://{_shown(listener)}")
+    return listeners
+
+
+def _with_admin_port(settings: GatewaySettings, listener: socket.socket | None = None) -> GatewaySettings:
+    """`settings` with the port that `listener` has, which may have been any free one."""
+    if listener is None:
+        return settings
+    bound = msgspec.structs.replace(settings.admin, port=listener.getsockname()[1])
+    return msgspec.structs.replace(settings, admin=bound)
 
 
 def _on_available_hosts(settings: GatewaySettings) -> GatewaySettings:
@@ -106,7 +125,7 @@ class _Server(LeavingServer):
 
 
 def _work(settings: GatewaySettings, listeners: list[socket.socket]) -> None:
-    """Runs one of several workers."""
+    """Runs one of several gateways."""
     logs.configure(settings.log_level, settings.log_format)
     leaving = Leaving(settings.limits.leave_s)
     WorkerServer(_config(settings, leaving), leaving).run(sockets=listeners)

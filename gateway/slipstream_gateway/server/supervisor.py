@@ -1,4 +1,4 @@
-"""Worker processes that share the listening sockets.
+"""Gateways in worker processes that share a listening socket.
 
 uvicorn's supervisor keeps the listeners open while its workers drain, so that the kernel accepts connections that no
 worker serves. It waits for the workers one by one, so that a hanging one delays signals and the replacement of others.
@@ -30,14 +30,15 @@ _STDERR = 2
 _log = logging.getLogger(__name__)
 
 
-def supervise(start: Callable[[], None], count: int, listeners: Sequence[socket.socket]) -> None:
-    """Runs `start` in the processes `worker-0` to `worker-<count - 1>` until SIGTERM or SIGINT. Then the workers leave
-    and drain; they refuse connections when they drain. A second signal of the same kind kills them.
+def supervise(starts: Sequence[Callable[[], None]], listeners: Sequence[socket.socket]) -> None:
+    """Runs each of `starts` in a process, `worker-0` and so on, until SIGTERM or SIGINT. Then the workers leave and
+    drain; they refuse connections when they drain. A second signal of the same kind kills them.
 
     A worker that ends is replaced. The replacement has the same name, and so has all that is identified by it, such as
     the report to a cluster. Raises `CommandError` if a worker fails to start: a new one would fail, too.
     """
-    workers: dict[str, SpawnProcess | None] = {f"worker-{number}": None for number in range(count)}
+    work = {f"worker-{number}": start for number, start in enumerate(starts)}
+    workers: dict[str, SpawnProcess | None] = dict.fromkeys(work)
     signals: Counter[int] = Counter()
 
     def started() -> list[SpawnProcess]:
@@ -58,7 +59,7 @@ def supervise(start: Callable[[], None], count: int, listeners: Sequence[socket.
         while not signals:
             for name, worker in workers.items():
                 if not signals and (worker is None or not worker.is_alive()):
-                    workers[name] = _replacement(name, worker, start)
+                    workers[name] = _replacement(name, worker, work[name])
             wait([worker.sentinel for worker in started()], _TICK_S)
     finally:
         for listener in listeners:  # while any process has it open, the kernel accepts connections

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -78,10 +78,6 @@ class FileSource:
         _log.info("the manifest changed: generation %s", table.generation)
         if self._settings.local_endpoints is not None or self._settings.endpoints:
             _warn_of_restart(self._started_with, _local_models(table))
-
-    @property
-    def unstored_kills(self) -> Sequence[KillEvent]:
-        return self.kills.unstored
 
     def apply(self, event: KillEvent) -> None:
         self.kills.apply(event)

@@ -34,7 +34,7 @@ _Line = Callable[[], dict[str, Any]]
 
 
 class Audit:
-    """The log of one worker. Methods are quick, raise nothing, and run on the event loop's thread only."""
+    """The log of one gateway. Methods are quick, raise nothing, and run on the event loop's thread only."""
 
     def __init__(self, sink: LineSink | None) -> None:
         self._sink = sink

@@ -25,8 +25,7 @@ def counter(meter: Meter, name: str, description: str, read: Read, *, unit: str 
 
 
 def gauge(meter: Meter, name: str, description: str, read: Read, *, unit: str = "") -> None:
-    """A value that rises and falls. The values of several workers are added, unless the name is in `workers.MEANS` or
-    `workers.MAXIMA`."""
+    """A value that rises and falls."""
     meter.create_observable_gauge(name, [_observe(read)], unit, description)
 
 

@@ -41,7 +41,7 @@ def observe_overload(meter: Meter, *, admission: Admission, retries: RetryBudget
     gauge(
         meter,
         "slipstream.replica.state",
-        "Workers that see a replica's arm in this state.",
+        "1 if the gateway sees a replica's arm in this state.",
         lambda: [
             (float(replica.circuit == circuit), {**labels, "state": str(circuit)})
             for labels, replica in islice(_replicas(fleet), MOST_SHOWN)

@@ -24,7 +24,7 @@ _SCOPE = "slipstream_gateway"
 
 
 class Telemetry:
-    """Records requests (`recorder`, `tracer`), and exposes the metrics of this worker. Areas of the gateway register
+    """Records requests (`recorder`, `tracer`), and exposes the metrics of this gateway. Areas of the gateway register
     theirs with `meter`: see `areas`."""
 
     def __init__(self, settings: TelemetrySettings, *, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
@@ -51,7 +51,7 @@ class Telemetry:
         self.recorder: Recorder = Metrics(self.meter, in_flight=in_flight, queued=queued)
 
     def exposition(self) -> bytes:
-        """This worker's metrics in Prometheus' text format."""
+        """This gateway's metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def openmetrics(self) -> bytes:

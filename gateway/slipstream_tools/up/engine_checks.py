@@ -107,4 +107,4 @@ def _report(checks: list[ServerCheck] | None, workers: int, report: Report) -> N
     for check in checks:
         report(str(check))
     if workers > 1:
-        report(f"each of the {workers} workers checks by itself; these are the results of one of them")
+        report(f"each of the {workers} gateways checks by itself; these are the results of the first")

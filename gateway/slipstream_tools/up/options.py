@@ -51,7 +51,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: Annotated[Port | None, option("Triton's gRPC port (default: a free one)")] = None
     http_port: Annotated[Port | None, option("Triton's HTTP port (default: a free one)")] = None
     metrics_port: Annotated[Port | None, option("Triton's metrics port (default: a free one)")] = None
-    workers: Annotated[AtLeastOne, option("worker processes of the gateway")] = 1
+    workers: Annotated[AtLeastOne, option("gateways that serve the port, each with an admin port of its own")] = 1
     redis: Annotated[
         str | None,
         option("Redis where gateways share measurements, redis://host:port/db; or SLIPSTREAM_REDIS_URL", metavar="URL"),
@@ -134,6 +134,10 @@ def options_of(args: argparse.Namespace) -> UpOptions:
     Raises:
         CommandError: `--engine` or `--model` together with a manifest, which has its own.
     """
+    if args.workers > 1:
+        from slipstream_tools.gateway.options.checks import check_workers  # needs the packages of the gateway
+
+        check_workers(args.workers, args.admin_port)
     if args.manifest is not None:
         for name, value in (("--engine", args.engine), ("--model", args.model)):
             if value is not None:

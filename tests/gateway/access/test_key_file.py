@@ -102,7 +102,7 @@ def two_workers(tmp_path: Path, free_ports: Callable[[int], list[int]], keys: An
     def start() -> Process:
         manifest = tmp_path / "pair.yaml"
         manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
-        started.append(Process(manifest, free_ports(1)[0], "--workers", "2", "--keys", str(keys.path)))
+        started.append(Process(manifest, free_ports(1)[0], "--keys", str(keys.path), workers=2))
         started[-1].wait_live()
         return started[-1]
 

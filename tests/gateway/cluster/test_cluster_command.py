@@ -45,9 +45,9 @@ spec: {{pair: acme, allowClientMode: true, holdBackShare: 0}}
 class Process(gateway_process.Process):
     """A running `slipstream gateway --source kubernetes`."""
 
-    def __init__(self, port: int, log: Path, *options: str) -> None:
+    def __init__(self, port: int, log: Path, *options: str, **more: Any) -> None:
         self._log = log
-        super().__init__(None, port, "--log-level", "info", *options, log=log)
+        super().__init__(None, port, "--log-level", "info", *options, log=log, **more)
 
     def wait_ready(self) -> dict[str, Any]:
         def answer() -> httpx.Response:
@@ -63,8 +63,8 @@ class Process(gateway_process.Process):
 def start(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Process]]:
     processes: list[Process] = []
 
-    def run(*options: str) -> Process:
-        processes.append(Process(free_ports(1)[0], tmp_path / f"gateway-{len(processes)}.log", *options))
+    def run(*options: str, **more: Any) -> Process:
+        processes.append(Process(free_ports(1)[0], tmp_path / f"gateway-{len(processes)}.log", *options, **more))
         return processes[-1]
 
     yield run
@@ -83,9 +83,9 @@ def test_every_worker_watches_and_reports_and_obeys_kubectl_within_the_memory_of
 ) -> None:
     objects = PAIR.format(plain=openai_server().url, speculative=openai_server().url)
     kube.client().apply_yaml(objects, namespace=namespace)
-    options = ["--namespace", namespace, "--report-namespace", namespace, "--workers", "2"]
+    options = ["--namespace", namespace, "--report-namespace", namespace]
     options += ["--kubeconfig", str(kube.kubeconfig()), "--snapshot", str(tmp_path / "snapshot.json")]
-    process = start(*options, "--conformance", "off")  # the scripted servers cannot score answers
+    process = start(*options, "--conformance", "off", workers=2)  # the scripted servers cannot score answers
     assert process.wait_ready()["configuration"] == "cluster"
     eventually(lambda: len(_reports(kube, namespace)) == 2, "both workers report")
     workers = psutil.Process(process.child.pid).children(recursive=True)

@@ -123,7 +123,7 @@ def test_the_page_shows_the_operators_decisions_and_turns_the_pairs_switch(
         page.fill("#kill-reason", "bad drafts")
         page.click("#kill-go")
         page.locator("#kill-landing", has_text="took effect in").wait_for()
-        assert "on 2 workers" in page.inner_text("#kill-landing")
+        assert "on 2 gateways" in page.inner_text("#kill-landing")
         page.wait_for_selector("#kill-open.again")
         assert page.inner_text("#kill-state") == "Stopped by the pair's kill switch."
         assert "Speculation stopped by Ada" in page.locator("#history li").first.inner_text()

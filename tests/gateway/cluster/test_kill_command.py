@@ -213,7 +213,7 @@ def test_real_gateway_confirms_within_a_moment(cluster: Cluster, gateway: Callab
 def test_worker_that_takes_a_dead_ones_place_goes_on_with_its_report(
     cluster: Cluster, gateway: Callable[..., Child]
 ) -> None:
-    child = gateway("--workers", "2")
+    child = gateway("--workers", "2", "--admin-port", "0")
 
     def workers() -> set[int]:
         found = set()

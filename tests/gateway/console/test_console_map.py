@@ -15,7 +15,7 @@ from slipstream_core.settings import GatewaySettings
 from slipstream_core.types import Arm, Endpoint, GenerationRequest, Message, Reason, RequestProfile, TaskType
 from slipstream_gateway.app.app import connect
 from slipstream_gateway.console.map import ACCEPTANCES, LENGTHS, ClassPoint, break_even_map
-from slipstream_gateway.console.worker import Traffic
+from slipstream_gateway.console.state import Traffic
 from slipstream_gateway.decide.estimate import Learner
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide
 from slipstream_gateway.fleet.fleet import Fleet

@@ -251,7 +251,7 @@ def test_speculation_is_stopped_by_keyboard_alone(console: Console, open_console
     page.keyboard.type("too many <b>errors</b>")
     page.keyboard.press("Enter")
     expect(page.locator("#kill-landing")).to_contain_text("took effect in")
-    expect(page.locator("#kill-landing")).to_contain_text("on 1 worker")
+    expect(page.locator("#kill-landing")).to_contain_text("on 1 gateway")
     assert {answer.headers["x-slipstream-reason"] for answer in send(url, 8)} == {"kill_switch"}
     expect(page.locator("#kill-state")).to_contain_text("Stopped by Ada")
     expect(page.locator("#history li").first).to_contain_text("too many <b>errors</b>")

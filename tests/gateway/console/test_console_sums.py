@@ -1,20 +1,16 @@
-"""What workers tell each other adds up to what one worker would have seen."""
+"""The console's sums: quantiles, comparisons over classes, and recent traffic."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_core.rate_limits import InUse
 from slipstream_core.types import Arm, Decision, Reason
 from slipstream_gateway.console import ddsketch
-from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recent_traffic import BUCKET_S, BUCKETS, RecentTraffic
 from slipstream_gateway.console.view import overall
-from slipstream_gateway.console.worker import ClassComparison, Entrance, WorkerSnapshot, traffic_of
 from slipstream_gateway.decide.estimate.evidence import evidence_of
 from slipstream_gateway.decide.estimate.moments import Comparison, Sample
 from slipstream_gateway.request.outcome import Outcome
@@ -22,16 +18,6 @@ from slipstream_gateway.upstreams.base import Usage
 
 CLASSES = ("summarization/long", "code/short")
 times_s = st.floats(min_value=1e-5, max_value=1e4)
-outcomes = st.lists(
-    st.tuples(
-        st.integers(0, 3),  # worker
-        st.integers(0, 2 * BUCKETS * BUCKET_S),  # seconds since the last one
-        st.sampled_from(CLASSES),
-        st.sampled_from(list(Arm)),
-        times_s,
-    ),
-    max_size=60,
-)
 
 
 def _outcome(request_class: str, arm: Arm, e2e_s: float) -> Outcome:
@@ -52,59 +38,11 @@ def _outcome(request_class: str, arm: Arm, e2e_s: float) -> Outcome:
     )  # fmt: skip
 
 
-def _snapshot(recorder: RecentTraffic, comparison: Comparison) -> WorkerSnapshot:
-    bucket, traffic, times, reasons, resumed = traffic_of(recorder)
-    entrance = Entrance(pair="p", limit=3, in_flight=1, queued=0, pressure=0.5, refused={"full": 2})
-    return WorkerSnapshot(
-        worker="w", bucket=bucket, started_s=0.0, traffic=traffic, times=times, reasons=reasons,
-        resumed=resumed, entrances=[entrance],
-        denied={"forbidden": 1}, uses={"key": InUse(0.5, 7.0, 1, 9)}, seats=[],
-        comparisons=[ClassComparison(pair="ns/pair", request_class="c", found={"": comparison})], in_flight=1, queued=2,
-        killed=[], generation="g", shares=False,
-    )  # fmt: skip
-
-
 def _compared(values: list[float]) -> Comparison:
     found = Comparison()
     for index, value in enumerate(values):
         (found.speculative if index % 2 else found.control).e2e_s.add(value)
     return found
-
-
-@settings(max_examples=60, deadline=None)
-@given(events=outcomes)
-def test_workers_add_up_to_one(events: list[tuple[int, int, str, Arm, float]]) -> None:
-    now_s = [1e9]
-    clock: Callable[[], float] = lambda: now_s[0]  # noqa: E731  # the recorder's clock, which the test turns
-    whole, parts = RecentTraffic(clock=clock), [RecentTraffic(clock=clock) for _ in range(4)]
-    for worker, later_s, request_class, arm, e2e_s in events:
-        now_s[0] += later_s
-        for recorder in (whole, parts[worker]):
-            recorder.record(_outcome(request_class, arm, e2e_s))
-    values = [e2e_s for *_, e2e_s in events]
-    sent = [
-        msgspec.json.decode(
-            msgspec.json.encode(_snapshot(part, _compared([v for w, *_, v in events if w == index]))),
-            type=WorkerSnapshot,
-        )
-        for index, part in enumerate(parts)
-    ]
-    added, one = merged(sent), _snapshot(whole, _compared(values))
-
-    def rows(snapshot: WorkerSnapshot) -> dict[tuple[str, str], object]:
-        return {(row.request_class, row.arm): row for row in snapshot.traffic}
-
-    assert rows(added) == rows(one)
-    assert {(row.arm, row.measure): row.bins for row in added.times} == {
-        (row.arm, row.measure): row.bins for row in one.times
-    }
-    assert {(row.pair, row.cause): row.streams for row in added.resumed} == {
-        (row.pair, row.cause): row.streams for row in one.resumed
-    }
-    assert added.entrances == [Entrance(pair="p", limit=12, in_flight=4, queued=0, pressure=0.5, refused={"full": 8})]
-    assert added.uses == {"key": InUse(2.0, 28.0, 4, 36)}
-    assert (added.in_flight, added.queued, added.denied) == (4, 8, {"forbidden": 4})
-    assert sum(sum(row.requests) for row in added.traffic) <= len(events)
 
 
 @given(values=st.lists(times_s, min_size=1, max_size=200), share=st.floats(0, 1))
@@ -166,12 +104,6 @@ def test_one_class_over_all_classes_is_that_class() -> None:
     assert together.speed_up == alone.speed_up
     assert together.speed_up_low is not None
     assert math.isclose(together.speed_up_low, alone.speed_up_low or 0.0, rel_tol=1e-9)
-
-
-def test_a_kill_counts_once_all_workers_apply_it() -> None:
-    one = _snapshot(RecentTraffic(), Comparison())
-    workers = [msgspec.structs.replace(one, killed=killed) for killed in (["ns/a", "ns/b"], ["ns/b", "ns/c"])]
-    assert merged(workers).killed == ["ns/b"]
 
 
 def test_cancelled_requests_have_not_failed_and_old_buckets_are_not_shown() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -143,16 +142,3 @@ async def test_after_an_internal_error_a_probe_decides(is_up: bool, monkeypatch:
         deaths.failed("pair", request("ill"), Server(name, is_up=is_up), UpstreamFailed("status 500"))  # type: ignore[arg-type]
     await asyncio.gather(*deaths._probes.values())
     assert refused(deaths, "ill") is not is_up
-
-
-def test_a_break_that_another_worker_saw_counts() -> None:
-    sent: list[Break] = []
-    deaths, other = QueriesOfDeath(), QueriesOfDeath()
-    deaths.share = sent.append
-    for name in "ab":
-        deaths.failed("pair", request("text"), Server(name), BROKE)  # type: ignore[arg-type]
-    for seen in sent:
-        other.heard(json.dumps({"content": seen.content, "server": seen.server}).encode())
-    assert refused(other, "text")
-    with pytest.raises(ValueError, match="Object missing required field"):
-        other.heard(b"{}")

@@ -17,6 +17,7 @@ from slipstream_gateway.server.serve import check_apart
 
 from tests.support.gateway_process import wait_live
 from tests.support.polling import PATIENCE_S
+from tests.support.ports import consecutive_ports
 
 ADMIN_PATHS = ("/metrics", "/v1/evidence")
 TRICKS = (
@@ -74,7 +75,8 @@ class Sides:
 
 @pytest.fixture(scope="module", params=["1", "2"], ids=["one worker", "two workers"])
 def sides(request: Any, tmp_path_factory: Any, free_ports: Callable[[int], list[int]]) -> Iterator[Sides]:
-    started = Sides(EMBEDDED_MANIFEST, free_ports(2), "--workers", request.param)
+    ports = [*free_ports(1), consecutive_ports(2)[0]]
+    started = Sides(EMBEDDED_MANIFEST, ports, "--workers", request.param)
     try:
         started.wait_live()
         yield started

@@ -15,6 +15,7 @@ import pytest
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.gateway_process import Process, wait_live
 from tests.support.polling import PATIENCE_S, eventually
+from tests.support.ports import consecutive_ports
 
 LOOPBACKS = ("127.0.0.1", "[::1]")
 WITHOUT_IPV6 = (sys.executable, "-m", "tests.support.without_ipv6")
@@ -25,7 +26,7 @@ class Listening:
     """A gateway with three listeners on every address."""
 
     def __init__(self, manifest: Path, ports: list[int], *options: str, before: tuple[str, ...] = ()) -> None:
-        self.port, self.admin_port, self.filter_port = ports
+        self.port, self.filter_port, self.admin_port = ports
         self._log = manifest.with_suffix(".log")
         command = [*before, sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest)]
         command += ["--host", "::", "--port", str(self.port), "--allow-anonymous"]
@@ -62,7 +63,7 @@ def listen(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[C
     def run(text: str, *options: str, **more: Any) -> Listening:
         manifest = tmp_path / f"pair-{len(found)}.yaml"
         manifest.write_text(text)
-        found.append(Listening(manifest, free_ports(3), *options, **more))
+        found.append(Listening(manifest, [*free_ports(2), consecutive_ports(2)[0]], *options, **more))
         return found[-1]
 
     yield run

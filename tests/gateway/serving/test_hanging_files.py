@@ -29,7 +29,7 @@ from slipstream_gateway.sources.cluster.snapshot import read_snapshot
 from slipstream_tools.cli import main
 
 from tests.gateway.pair_manifest import chat, manifest_text
-from tests.support.gateway_process import Process, workers_that_serve
+from tests.support.gateway_process import Process
 from tests.support.hanging_files import leased, replace_by_fifo
 from tests.support.polling import PATIENCE_S, eventually
 
@@ -223,8 +223,7 @@ def test_a_snapshot_that_is_a_fifo_is_not_used(tmp_path: Path, caplog: pytest.Lo
 def test_files_that_become_fifos_hold_up_neither_requests_nor_the_end(
     start: Callable[..., Process], openai_server: Callable[..., Any], tmp_path: Path,
     workers: int) -> None:  # fmt: skip
-    process = start(manifest_text([openai_server().url]), "--workers", str(workers), "--drain", "1")
-    eventually(lambda: workers_that_serve(process) == workers)
+    process = start(manifest_text([openai_server().url]), "--drain", "1", workers=workers)
     replace_by_fifo(tmp_path / "pair.yaml")
     replace_by_fifo(tmp_path / "pair.yaml.kills.json")
     for _ in range(20):

@@ -45,11 +45,11 @@ def test_idle_connections_of_one_client_keep_no_other_one_out(
         assert known.get("/v1/models").status_code == 200
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(
-    start: Callable[..., Any], openai_server: Callable[..., Any], workers: str
+    start: Callable[..., Any], openai_server: Callable[..., Any], workers: int
 ) -> None:
-    gateway = start(manifest_text([openai_server().url]), "--workers", workers, open_files=(512, 6_000))
+    gateway = start(manifest_text([openai_server().url]), workers=workers, open_files=(512, 6_000))
     assert _limits(gateway.child.pid) == ("6000", "6000")
     gateway.child.terminate()
     _, log = gateway.child.communicate(timeout=PATIENCE_S)

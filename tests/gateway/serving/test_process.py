@@ -47,7 +47,7 @@ def streaming(process: Process, body: dict[str, Any]) -> Iterator[Reading]:
 def test_sigterm_stops_accepting_finishes_streams_and_exits_0(
     start: Callable[..., Process], openai_server: Callable[..., Any], workers: int
 ) -> None:
-    process = start(manifest_text([openai_server().url]), "--workers", str(workers), "--drain", "20")
+    process = start(manifest_text([openai_server().url]), "--drain", "20", workers=workers)
     connection = stream(process, chat("tokens=60 gap=0.05"))
     first = connection.recv(1000)
     process.child.send_signal(signal.SIGTERM)
@@ -66,7 +66,7 @@ def test_a_rolling_restart_loses_no_request_of_a_kept_connection(
     """Clients keep connections and ask again and again, as in a rolling restart: two gateways, and the first one is
     told to end. A client connects to the second one when a response has ended its connection."""
     manifest = manifest_text([openai_server().url])
-    old, new = (start(manifest, "--workers", str(workers), "--leave", "2") for _ in range(2))
+    old, new = (start(manifest, "--leave", "2", workers=workers) for _ in range(2))
     stopped = threading.Event()
 
     def ask() -> int:
@@ -183,8 +183,8 @@ def test_half_a_body_at_the_end_gets_503_and_no_traceback(
 def test_every_line_of_a_log_for_collectors_is_an_object(
     start: Callable[..., Process], openai_server: Callable[..., Any], workers: int
 ) -> None:
-    options = ("--log-format", "json", "--log-level", "info", "--workers", str(workers))
-    process = start(manifest_text([openai_server().url]), *options)
+    options = ("--log-format", "json", "--log-level", "info")
+    process = start(manifest_text([openai_server().url]), *options, workers=workers)
     process.child.terminate()
     lines = [json.loads(line) for line in process.child.communicate(timeout=PATIENCE_S)[1].splitlines()]
     assert {(*line,) for line in lines} == {("time", "level", "logger", "message")}
@@ -201,22 +201,22 @@ def test_an_end_has_its_reason_in_the_log_for_collectors(tmp_path: Path) -> None
     assert told["message"].startswith("slipstream: error: pair.yaml: document 1: kind")
 
 
-def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
+def test_workers_share_the_port_and_each_has_metrics_of_its_own(
     start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
-    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+    process = start(manifest_text([openai_server().url]), "--drain", "1", workers=2)
     family = psutil.Process(process.child.pid)
     for _ in range(12):
         response = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=PATIENCE_S)
         assert response.status_code == 200
 
-    def total() -> float:
-        text = httpx.get(f"{process.url}/metrics", timeout=PATIENCE_S).text
+    def total(admin: str) -> float:
+        text = httpx.get(f"{admin}/metrics", timeout=PATIENCE_S).text
         rows = [line for line in text.splitlines() if line.startswith("slipstream_requests_total")]
         return sum(float(row.rpartition(" ")[2]) for row in rows)
 
-    # Six new connections, so that both workers get to answer.
-    eventually(lambda: {total() for _ in range(6)} == {12.0}, "twelve requests in the metrics of both", seen=total)
+    eventually(lambda: sum(map(total, process.admin_urls)) == 12.0, "twelve requests in the metrics of both")
+    assert httpx.get(f"{process.url}/metrics", timeout=PATIENCE_S).status_code == 404
     workers = family.children(recursive=True)
     process.child.send_signal(signal.SIGTERM)
     assert process.child.wait(PATIENCE_S) == 0
@@ -226,7 +226,7 @@ def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
 def test_worker_that_dies_while_the_manifest_is_bad_comes_back_with_the_last_good_one(
     start: Callable[..., Process], openai_server: Callable[..., Any], tmp_path: Path
 ) -> None:
-    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+    process = start(manifest_text([openai_server().url]), "--drain", "1", workers=2)
     (tmp_path / "pair.yaml").write_text("kind: Nonsense\n")
     old = workers_of(process)
     for worker in old:
@@ -247,7 +247,7 @@ def test_workers_that_cannot_start_end_the_gateway_with_an_error(
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="s", dir="/tmp") as private:  # short: it holds a Unix socket
         monkeypatch.setenv("TMPDIR", private)
-        process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+        process = start(manifest_text([openai_server().url]), "--drain", "1", workers=2)
         (tmp_path / "pair.yaml").write_text("kind: Nonsense\n")
         [kept] = Path(private).glob("*/last-good.yaml")
         kept.unlink()  # nothing is left to start with
@@ -260,7 +260,7 @@ def test_workers_that_cannot_start_end_the_gateway_with_an_error(
 def test_worker_that_dies_is_replaced_at_once_also_while_another_hangs(
     start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
-    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+    process = start(manifest_text([openai_server().url]), "--drain", "1", workers=2)
     hung, dying = workers_of(process)
     hung.suspend()
     try:
@@ -326,6 +326,8 @@ def test_unavailable_socket_file_of_the_filter_is_one_line(tmp_path: Path, addre
         ),
         (["gateway", "-f", str(EMBEDDED_MANIFEST), "--classifier", "/no/such"], 2, "/no/such: cannot be read: No such"),
         (["gateway", "-f", "x", "--local-endpoint", "ftp://a:1"], 2, "--local-endpoint: the address must be grpc://"),
+        (["gateway", "-f", str(EMBEDDED_MANIFEST), "--workers", "2"], 2, "--workers 2: each worker is a gateway"),
+        (["up", "--workers", "2"], 2, "Give --admin-port PORT; the admin paths of the workers are on this port"),
         (["up", "--port", "abc"], 2, "argument --port: expected a whole number, got 'abc'"),
         (["up", "--port", "0"], 2, "argument --port: a port is 1 to 65535, got 0"),
         (["up", "--timeout", "nan"], 2, "argument --timeout: expected seconds above 0, got 'nan'"),

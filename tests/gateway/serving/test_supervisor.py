@@ -45,11 +45,11 @@ def test_worker_with_a_blocked_event_loop_ends_with_its_stacks() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_second_signal_ends_a_gateway_that_drains_at_once(
-    start: Callable[..., Process], openai_server: Callable[..., Any], number: signal.Signals, workers: str
+    start: Callable[..., Process], openai_server: Callable[..., Any], number: signal.Signals, workers: int
 ) -> None:
-    process = start(manifest_text([openai_server().url]), "--workers", workers, "--drain", "600")
+    process = start(manifest_text([openai_server().url]), "--drain", "600", workers=workers)
     children = workers_of(process)
     with stream(process, chat("tokens=10000 gap=0.05")) as connection:
         assert connection.recv(1000)
@@ -58,14 +58,14 @@ def test_second_signal_ends_a_gateway_that_drains_at_once(
         with pytest.raises(subprocess.TimeoutExpired):
             process.child.wait(1.0)
         process.child.send_signal(number)
-        assert process.child.wait(PATIENCE_S) == (0 if workers == "2" else -number)
+        assert process.child.wait(PATIENCE_S) == (0 if workers == 2 else -number)
     assert not any(child.is_running() for child in children)
 
 
 def test_workers_end_if_the_supervisor_is_killed(
     start: Callable[..., Process], openai_server: Callable[..., Any]
 ) -> None:
-    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+    process = start(manifest_text([openai_server().url]), "--drain", "1", workers=2)
     workers = workers_of(process)
     process.child.kill()
     assert psutil.wait_procs(workers, timeout=PATIENCE_S)[1] == []

@@ -13,7 +13,6 @@ from slipstream_core.settings import TelemetrySettings
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.telemetry.providers import Telemetry
-from slipstream_gateway.telemetry.workers import merge
 from slipstream_gateway.upstreams.base import Usage
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -106,14 +105,3 @@ def test_histograms_go_out_by_otlp_with_their_exemplars(exporting: Telemetry, ot
     assert tokens.unit == "{token}"
     assert sorted(point.sum for point in tokens.histogram.data_points) == [9.0, 20.0]
     assert "slipstream.requests" in metrics
-
-
-def test_workers_exemplars_survive_the_merge(exporting: Telemetry) -> None:
-    serve(exporting)
-    serve(exporting, msgspec.structs.replace(OUTCOME, e2e_s=5.0))
-    one = exporting.openmetrics()
-    merged = merge([one, one])
-    assert merged.count(b"# EOF") == 1
-    assert [found.labels["trace_id"] for found in exemplars(merged)[DURATION]] == [TRACE, TRACE]
-    samples = [s for family in text_string_to_metric_families(merged.decode()) for s in family.samples]
-    assert [s.value for s in samples if s.name == f"{DURATION}_count"] == [4.0]

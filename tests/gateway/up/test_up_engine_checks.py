@@ -86,9 +86,9 @@ def test_a_server_that_was_not_checked_in_time_is_said_so() -> None:
     ]
 
 
-def test_several_workers_and_keys_are_said() -> None:
+def test_several_gateways_and_keys_are_said() -> None:
     [_, several] = said([check(withheld={}, checked_s=1.0)], workers=3)
-    assert several.startswith("each of the 3 workers checks by itself")
+    assert several.startswith("each of the 3 gateways checks by itself")
     [keys] = said(None)
     assert "require a key" in keys
 

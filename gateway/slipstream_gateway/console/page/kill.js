@@ -80,9 +80,9 @@ async function turn(on) {
   }
   if (!answer.ok) throw new Error(await messageOf(answer));
   const event = await answer.json();
-  const workers = `${event.workers} ${event.workers === 1 ? "worker" : "workers"}`;
+  const gateways = `${event.workers} ${event.workers === 1 ? "gateway" : "gateways"}`;
   const note = event.note ? ` Note: ${event.note}.` : "";
   say("kill-landing", (event.landed_s === null
-    ? `Applied; so far ${workers} confirmed it.`
-    : `${on ? "Stopped" : "Allowed again"}: took effect in ${seconds(event.landed_s)} on ${workers}.`) + note);
+    ? `Applied; so far ${gateways} confirmed it.`
+    : `${on ? "Stopped" : "Allowed again"}: took effect in ${seconds(event.landed_s)} on ${gateways}.`) + note);
 }

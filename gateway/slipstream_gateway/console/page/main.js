@@ -31,8 +31,8 @@ function draw() {
   drawHeld(state, pair);
   drawKeys(state);
   drawRollout(state, pair);
-  const { version, workers, origin, generation, connected } = state.gateway;
-  say("foot", `Slipstream ${version} · ${workers} ${workers === 1 ? "worker" : "workers"} · configuration from ${origin}` +
+  const { version, origin, generation, connected } = state.gateway;
+  say("foot", `Slipstream ${version} · configuration from ${origin}` +
     `${connected ? "" : " (not connected)"}, generation ${generation.slice(0, 12)}`);
 }
 

@@ -61,7 +61,7 @@ function entry(event) {
     : event.rule === "Unkill" ? `Speculation allowed again by ${event.by}`
       : `${event.rule}${event.name ? ` · ${event.name}` : ""}`;
   const steps = event.fromPhase ? `${event.fromPhase} → ${event.toPhase}${event.share === null || event.share === undefined ? "" : `, ${percent(event.share)}`}` : "";
-  const landed = event.landed_s ? `took effect in ${seconds(event.landed_s)} on ${count(event.workers)} ${event.workers === 1 ? "worker" : "workers"}` : "";
+  const landed = event.landed_s ? `took effect in ${seconds(event.landed_s)} on ${count(event.workers)} ${event.workers === 1 ? "gateway" : "gateways"}` : "";
   const why = [steps, event.message, event.reason, landed, event.note].filter(Boolean).join(" · ");
   return h("li", null, h("time", { datetime: event.time }, clock(event.time)), h("b", null, what), why && h("p", null, why));
 }

@@ -27,7 +27,7 @@ export function drawTiles(state, pair) {
     tile("live speed-up, E2E", telling ? times(overall.speed_up) : DASH,
       telling ? interval(overall.speed_up_low, overall.speed_up_high) : progress(overall), better),
     tile("draft tokens accepted", drafted ? percent(recent("accepted") / drafted) : DASH, `${count(drafted)} drafted in the last minute`),
-    tile("in flight", count(gateway.in_flight), `${count(gateway.queued)} waiting, ${gateway.workers} ${gateway.workers === 1 ? "worker" : "workers"}`),
+    tile("in flight", count(gateway.in_flight), `${count(gateway.queued)} waiting`),
     tile("failed", count(failed), (all ? `${percent(failed / all, 2)} of 15 minutes` : "nothing in 15 minutes") +
       (refused ? `; ${count(refused)} refused for an error of the client` : ""), failed ? "bad" : ""));
 }

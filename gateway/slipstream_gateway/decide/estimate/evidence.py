@@ -104,7 +104,7 @@ class ArmComparisons:
         return [evidence_of(name, found) for name, found in sorted(self.comparisons(pair).items())]
 
     def comparisons(self, pair: str) -> Mapping[str, ByKey]:
-        """The raw data of the report of `pair`, by class and key, for merging with other workers'."""
+        """The raw data of the report of `pair`, by class and key."""
         return self._pairs.get(pair, _NOTHING)
 
     def _comparison(self, subject: Subject, request_class: str) -> Comparison:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -142,10 +142,6 @@ class ClusterSource:
             await self._writer.flush()
         await self._reporter.withdraw()
         await self._client.aclose()
-
-    @property
-    def unstored_kills(self) -> Sequence[KillEvent]:
-        return tuple(self._latest_turns.values())
 
     def apply(self, event: KillEvent) -> None:
         known = self._latest_turns.get(event.pair)

@@ -52,6 +52,7 @@ def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> Gateway
     from slipstream_tools.gateway.options import checks  # needs the packages of the gateway; --help does not
 
     cluster, admin, access = source.cluster_of(args), checks.admin_of(args), checks.access_of(args)
+    checks.check_workers(args.workers, admin.port)
     checks.check_ext_proc(args)
     listeners = [("--host", args.host), ("--admin-host", admin.host), *checks.ext_proc_host(args)]
     checks.check_exposure(listeners, allowed=args.allow_anonymous or access.enabled)

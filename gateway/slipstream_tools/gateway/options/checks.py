@@ -34,6 +34,16 @@ _OF_OURS = ("host", "expect", "traceparent", "tracestate", "x-request-timeout")
 _NEVER_FORWARDED = frozenset((*_OF_ONE_HOP, *_OF_THE_BODY, *_OF_OURS, "set-cookie", *PRIVATE))
 
 
+def check_workers(workers: int, admin_port: int | None) -> None:
+    """Raises `CommandError` for several workers without admin ports: no port would lead to all of them."""
+    if workers > 1 and admin_port is None:
+        raise CommandError(
+            f"--workers {workers}: each worker is a gateway with its own metrics, console and kill switch. Give "
+            "--admin-port PORT; the admin paths of the workers are on this port and the ones after it.",
+            exit_code=2,
+        )
+
+
 def check_ext_proc(args: argparse.Namespace) -> None:
     """Raises `CommandError` for one socket file and several workers, which cannot share it."""
     if args.ext_proc is not None and args.ext_proc.startswith(_UNIX) and args.workers > 1:

@@ -1,9 +1,8 @@
-"""The state of one worker for the console of another, as values that can be summed."""
+"""The gateway's state, as the console shows it."""
 
 from __future__ import annotations
 
 import msgspec
-from slipstream_core.rate_limits import InUse
 
 from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.recent_traffic import BUCKETS, CellKey, RecentTraffic
@@ -15,7 +14,7 @@ RECENT_BUCKETS = 4
 
 class Traffic(msgspec.Struct, kw_only=True):
     """One pair, class and arm: requests by bucket, oldest first, and sums over the window. `refused` counts errors of
-    clients, `failed` all other errors, `total` the requests since the worker's start."""
+    clients, `failed` all other errors, `total` the requests since the gateway's start."""
 
     pair: str
     request_class: str
@@ -69,7 +68,7 @@ class Entrance(msgspec.Struct, kw_only=True):
 
 
 class Seat(msgspec.Struct, kw_only=True):
-    """A server of one arm as a worker sees it. `circuit` is `closed` if it accepts requests, `open` if it is ejected
+    """A server of one arm. `circuit` is `closed` if it accepts requests, `open` if it is ejected
     for another `retry_after_s` because of `cause`, `half_open` while it is probed. `withheld` are the capabilities that
     it may not use, with the reason; `longest_draft` is its maximum draft length if that is below the pair's."""
 
@@ -92,12 +91,10 @@ class ClassComparison(msgspec.Struct, kw_only=True):
     found: ByKey
 
 
-class WorkerSnapshot(msgspec.Struct, kw_only=True):
-    """The whole snapshot. `bucket` is the number of the newest bucket; `denied` counts refusals by keys and their
-    limits, by cause; `uses` is the usage of the worker's own grants by key; `killed` are the keys of the killed pairs;
-    `shares`: its comparisons already include those of all workers."""
+class GatewayState(msgspec.Struct, kw_only=True):
+    """The whole state. `bucket` is the number of the newest bucket; `denied` counts refusals by keys and their limits,
+    by cause; `killed` are the keys of the killed pairs."""
 
-    worker: str
     bucket: int
     started_s: float
     traffic: list[Traffic]
@@ -106,14 +103,12 @@ class WorkerSnapshot(msgspec.Struct, kw_only=True):
     resumed: list[Resumed]
     entrances: list[Entrance]
     denied: dict[str, int]
-    uses: dict[str, InUse]
     seats: list[Seat]
     comparisons: list[ClassComparison]
     in_flight: int
     queued: int
     killed: list[str]
     generation: str
-    shares: bool
 
 
 def traffic_of(recorder: RecentTraffic) -> tuple[int, list[Traffic], list[Times], list[Reasons], list[Resumed]]:
