@@ -194,6 +194,15 @@ async def test_client_that_wants_no_trace_leaves_none(desk: Make, openai_server:
     assert at.told == []
 
 
+async def test_answer_to_a_client_that_wants_no_trace_is_not_replayed(desk: Make, openai_server: Make) -> None:
+    plain, speculative = openai_server(), openai_server()
+    at = desk(manifest_text([plain.url], [speculative.url], policy=", parityShare: 1"))
+    for learn in (False, True):
+        await at.ask(chat("tokens=3"), learn=learn)
+    await soon(lambda: [status for _, status in at.told] == ["ok", "parity"], "a comparison", seen=lambda: at.told)
+    assert (len(plain.requests), len(speculative.requests)) == (1, 2)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_answer_is_priced_for_the_engines_time_where_both_arms_have_the_same_servers(
     desk: Make, openai_server: Make, stream: bool

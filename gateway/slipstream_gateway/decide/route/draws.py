@@ -19,10 +19,9 @@ _unpack = _FORMAT.unpack
 _SCALE = 2.0**-32
 _NEVER = 1.0 - 2.0**-53  # the largest possible draw: only below a share of 1
 
-NO_DRAWS = Draws(
-    hold_back=_NEVER, exploration=_NEVER, draft_length=_NEVER, parity=_NEVER, rollout=_NEVER, canary=_NEVER
-)
-"""For a decision without random draws: no share below 1 applies."""
+NO_DRAWS = Draws(hold_back=_NEVER, exploration=_NEVER, draft_length=_NEVER, parity=1.0, rollout=_NEVER, canary=1.0)
+"""For a decision without random draws: no share below 1 applies. A request that is only explained, or kept out of all
+comparisons, is never replayed and goes to no new revision, even at a share of 1."""
 
 
 def fresh_draws(take: Callable[[int], bytes] = random_bytes) -> Draws:
