@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 from slipstream_tools import cli
 
-from docs.generate.markdown import page, table
+from docs.generate.markdown import listing, page
 
-_HEAD = ("Option", "What it does")
 _PROCESSES = {"up", "gateway", "extproc", "operator"}
 _PAGES = {
     "kill": ("Stop speculation at once", "../howto/kill.md"),
@@ -39,7 +38,7 @@ def options() -> str:
 
 
 def _described(parser: argparse.ArgumentParser) -> Iterable[str]:
-    yield table(_HEAD, _rows(parser))
+    yield listing(_rows(parser))
 
 
 def _listed(parser: argparse.ArgumentParser) -> Iterable[str]:
