@@ -20,8 +20,8 @@ def metrics() -> str:
         "Names of counters end in `_total`; the others are gauges and histograms. By OTLP, metrics have "
         "OpenTelemetry's names, with dots. Label values are from closed sets or the manifest, so no client can add "
         "a series. The `gen_ai_*` metrics follow OpenTelemetry's conventions for generative AI, with the labels "
-        f"{_quoted(_CONVENTIONAL)} besides those listed. [Dashboards and alerts](../howto/monitoring.md) has formats and "
-        "exemplars.",
+        f"{_quoted(_CONVENTIONAL)} besides those listed. [Dashboards and alerts](../howto/monitoring.md) has formats "
+        "and exemplars.",
         "## Gateway",
         _rows(gateway_metrics()),
         "## Operator",

@@ -24,8 +24,8 @@ JSON = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
-    *("tutorial/cluster.md", "howto/upgrading.md", "kubernetes.md", "howto/cluster-servers.md", "howto/changes.md"),
-    "conditions.md",
+    *("tutorial/cluster.md", "howto/upgrading.md", "kubernetes.md", "howto/tenants.md", "howto/cluster-servers.md"),
+    *("howto/changes.md", "conditions.md"),
 )
 GUIDE = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 COMMANDS = [
