@@ -14,6 +14,8 @@ from docs.generate.markdown import listing, page
 _FEW_FIELDS = 3
 # Objects that have the fields of Kubernetes' own pods.
 _OF_PODS = {f"serving.{name}" for name in ("podSecurityContext", "resources", "tolerations", "volumeMounts")}
+# Types that a reader sees from the description, the default or the range.
+_PLAIN = {"string", "boolean", "integer", "number"}
 
 
 def resources() -> str:
@@ -30,7 +32,7 @@ def resources() -> str:
     return page(
         "Manifest: ModelPair and SpeculationPolicy",
         "The same YAML is a manifest file for a gateway and custom resources in a cluster. Required fields are bold. "
-        "Brackets have the permitted values, and the type of numbers, lists and maps. Only the operator writes "
+        "Brackets have the permitted values or the range, and mark lists and maps. Only the operator writes "
         "`status`: see [Conditions](../conditions.md), and `kubectl explain modelpair.status` for its fields.",
         *parts,
     )
@@ -59,13 +61,13 @@ def _known(where: str, fields: Mapping[str, Any], shown: dict[str, str]) -> str:
 
 
 def _type(field: Mapping[str, Any]) -> str:
-    """Empty for a text, for an object, whose fields follow, and for a boolean, whose text or default shows it."""
+    """Empty for a text, for an object, whose fields follow, and for what the text, the default or the range shows."""
     kind = str(field.get("type", "any"))
     if kind == "array":
         return f"list of {_type(field['items'])}" if _type(field["items"]) else "list"
     if kind == "object":
         return "map" if "additionalProperties" in field else ""
-    return "" if kind in ("string", "boolean") else kind
+    return kind if kind not in _PLAIN else ""
 
 
 def _text(field: Mapping[str, Any]) -> str:
