@@ -58,8 +58,8 @@ _CODES: Mapping[RequestCode, str] = {
 _RESTRICTED_INTRODUCTION = """\
 With keys on, a key needs a [permission](../access.md#restricted-parameters) for each of these parameters, because they
 act on other callers or on the server. Otherwise the answer is 403 with the parameter in `param`, before any server is
-asked. Null and absent parameters need none. Without keys everybody may send them. The list was read in vLLM 0.32's
-request classes and in OpenAI's reference; all other parameters of these two affect the caller's own answer."""
+asked. Without keys everybody may send them. All other parameters of OpenAI's API and of vLLM 0.32 affect the caller's
+own answer."""
 _RESTRICTED: Mapping[Restricted, str] = {
     Restricted.PRIORITY: "runs before the requests of others, or preempts them; 0 needs no permission",
     Restricted.REQUEST_ID: "takes the id of another's request, log line or stored response",
