@@ -28,13 +28,10 @@ _STATE = """\
 - `GET`, `DELETE` and `POST …/cancel` of `/v1/responses/{id}` are 404. Stream long answers instead of `background`.
 - `previous_response_id` and `conversation` are passed on where the model has one server, which may keep responses
   (vLLM: `VLLM_ENABLE_RESPONSES_API_STORE=1`). With several servers, a `plain` pool included, they are refused: send the
-  conversation in `input`. One address that stands for several servers, such as a Service, counts as one: add both
-  parameters to `engine.unsupported` there.
-- `store` is passed on. vLLM ignores it unless it keeps responses.
+  conversation in `input`. For one address of several servers, such as a Service, add both to `engine.unsupported`.
 - The usage has the drafts in `output_tokens_details`, and beside it `slipstream`.
-- A streamed response is not resumed on another server, and responses are not compared for parity. A server that fails
-  before the answer's first event is replaced by another. Later the stream ends with an event `error`, for which the
-  `openai` client raises `APIError`.
+- A streamed response is not resumed on another server, and responses are not compared for parity. A stream whose server
+  fails ends with an event `error`, for which the `openai` client raises `APIError`.
 - Slipstream's own engine has no `/v1/responses`: 400 with the code `unsupported_endpoint`."""
 
 

@@ -9,21 +9,19 @@ from slipstream_core.errors import RequestCode
 from slipstream_core.restricted_parameters import Restricted
 
 from docs.generate.answers import REQUEST_HEADERS, RESPONSE_HEADERS
-from docs.generate.markdown import page, table
+from docs.generate.markdown import listing, page
 from docs.generate.openapi import document
 
 _USAGE = """\
 Answers of Triton, and of vLLM with the plugin, have OpenAI's `accepted_prediction_tokens` and
 `rejected_prediction_tokens` in `usage.completion_tokens_details`, and `usage.slipstream`:
 
-| field | content |
-|---|---|
-| `seed`, `draft_length` | those of the answer; `seed` is null if the server chose it |
-| `target_steps` | passes of the target after the prompt's |
-| `rejected_at` | passes that first rejected a draft token at each position |
-| `engine_seconds` | the engine's time that the answer took ([cost](../rollback.md#cost)) |
-| `draft` | name of the draft, where the engine has several |
-| `resumed` | a cause for each continuation on another server |
+- `seed`, `draft_length`: those of the answer; `seed` is null if the server chose it
+- `target_steps`: passes of the target after the prompt's
+- `rejected_at`: passes that first rejected a draft token at each position
+- `engine_seconds`: the engine's time that the answer took ([cost](../rollback.md#cost))
+- `draft`: name of the draft, where the engine has several
+- `resumed`: a cause for each continuation on another server
 
 Unknown counts are null. vLLM counts one sequence only: an answer with `n` above 1 has no counts, and the gateway
 learns no acceptance from it."""
@@ -60,8 +58,8 @@ _CODES: Mapping[RequestCode, str] = {
 _RESTRICTED_INTRODUCTION = """\
 With keys on, a key needs a [permission](../access.md#restricted-parameters) for each of these parameters, because they
 act on other callers or on the server. Otherwise the answer is 403 with the parameter in `param`, before any server is
-asked. Null and absent parameters need none. Without keys everybody may send them. The list was read in vLLM 0.32's
-request classes and in OpenAI's reference; all other parameters of these two affect the caller's own answer."""
+asked. Without keys everybody may send them. All other parameters of OpenAI's API and of vLLM 0.32 affect the caller's
+own answer."""
 _RESTRICTED: Mapping[Restricted, str] = {
     Restricted.PRIORITY: "runs before the requests of others, or preempts them; 0 needs no permission",
     Restricted.REQUEST_ID: "takes the id of another's request, log line or stored response",
@@ -93,28 +91,28 @@ def http() -> str:
     return page(
         "HTTP interface",
         "[openapi.json](openapi.json) describes the same interface for programs (OpenAPI 3.1).",
-        table(("Path", "What it does"), _paths(described)),
+        listing(_paths(described)),
         "## Request headers",
         "The policy must set `allowClientMode` for `x-slipstream-mode`, `x-slipstream-draft-length` and "
         "`x-slipstream-learn`; without it they are ignored. A malformed value gets 400 in either case.",
-        table(("Header", "Meaning"), [(f"`{name}`", text) for name, text in REQUEST_HEADERS.items()]),
+        listing((f"`{name}`", text) for name, text in REQUEST_HEADERS.items()),
         "## Response headers",
-        table(("Header", "Meaning"), _response_headers()),
+        listing(_response_headers()),
         "## Usage",
         _USAGE,
         "## Seeds",
         _SEEDS,
         "## Fields of a generation request",
         described["components"]["schemas"]["ChatRequest"]["description"],
-        table(("Field", "Bounds", "Meaning"), _fields(described["components"]["schemas"])),
+        listing(_fields(described["components"]["schemas"])),
         "## Restricted parameters",
         _RESTRICTED_INTRODUCTION,
-        table(("Permission", "Effect"), [(f"`{one}`", _RESTRICTED[one]) for one in Restricted]),
+        listing((f"`{one}`", _RESTRICTED[one]) for one in Restricted),
         "## Errors",
         'Always `{"error": {"message", "type", "param", "code"}}`; in a stream, as its last event.',
-        table(("Status", "When"), _errors(described)),
+        listing(_errors(described)),
         _CODES_INTRODUCTION,
-        table(("`code`", "When"), [(f"`{code}`", text) for code, text in _CODES.items()]),
+        listing((f"`{code}`", text) for code, text in _CODES.items()),
         f"Others are named for their cause: {', '.join(f'`{code}`' for code in RequestCode if code not in _CODES)}.",
     )
 
@@ -136,7 +134,7 @@ def _response_headers() -> Iterator[tuple[str, str]]:
             yield f"`{name}`", text
 
 
-def _fields(schemas: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _fields(schemas: dict[str, Any]) -> Iterator[tuple[str, str]]:
     fields = {
         name: field
         for kind in ("ChatRequest", "TextRequest", "ResponseRequest")
@@ -146,8 +144,8 @@ def _fields(schemas: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
         low = next((kind["minimum"] for kind in kinds if "minimum" in kind), None)
         high = next((kind["maximum"] for kind in kinds if "maximum" in kind), None)
-        bounds = "" if low is None else f"at least {low}" if high is None else f"{low} to {high}"
-        yield f"`{name}`", bounds, field.get("description", "")
+        bounds = "" if low is None else f" (at least {low})" if high is None else f" ({low} to {high})"
+        yield f"`{name}`{bounds}", field.get("description", "")
 
 
 def _errors(described: dict[str, Any]) -> list[tuple[str, str]]:

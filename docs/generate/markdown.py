@@ -16,6 +16,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def listing(rows: Iterable[Sequence[str]]) -> str:
+    """Terms, each with its text. Shorter than a table of two columns, and long texts break into lines."""
+    return "\n".join(f"- {term}: {' '.join(text.split())}" if text else f"- {term}" for term, text in rows)
+
+
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 

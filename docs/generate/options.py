@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 from slipstream_tools import cli
 
-from docs.generate.markdown import page, table
+from docs.generate.markdown import listing, page
 
-_HEAD = ("Option", "What it does")
-_PROCESSES = {"up", "gateway", "extproc", "operator"}
+_DESCRIBED = {"gateway", "extproc"}
 _PAGES = {
+    "up": ("Another engine, another model", "../tutorial/engine-and-model.md"),
+    "operator": ("The chart sets them", "../kubernetes.md"),
     "kill": ("Stop speculation at once", "../howto/kill.md"),
     "keys": ("Keys, limits and budgets", "../access.md"),
     "train": ("The classifier", "../classifier.md"),
@@ -24,7 +25,7 @@ _PAGES = {
 def options() -> str:
     parts, seen = [], dict[tuple[str, ...], str]()
     for name, parser in cli.parsers().items():
-        found = tuple(_described(parser) if name in _PROCESSES else _listed(parser))
+        found = tuple(_described(parser) if name in _DESCRIBED else _listed(parser))
         first = seen.setdefault(found, name)
         if first != name:
             found = (f"The options are those of [`slipstream {first}`](#slipstream-{first}).",)
@@ -33,13 +34,14 @@ def options() -> str:
     return page(
         "Command line and settings",
         "Options of `slipstream` set how a process runs. The [manifest](resources.md) sets what a gateway does with "
-        "requests. Options of tools are listed by name: their `--help`, and the linked page, describe them.",
+        "requests. Those of the gateway are described here, all others listed by name: `--help`, and the linked page, "
+        "describe them.",
         *parts,
     )
 
 
 def _described(parser: argparse.ArgumentParser) -> Iterable[str]:
-    yield table(_HEAD, _rows(parser))
+    yield listing(_rows(parser))
 
 
 def _listed(parser: argparse.ArgumentParser) -> Iterable[str]:

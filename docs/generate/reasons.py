@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from slipstream_core.types import Reason
 
-from docs.generate.markdown import page, table
+from docs.generate.markdown import listing, page
 
 _SENTENCES = {
     Reason.KILL_SWITCH: ("plain", "A kill switch is on: that of the pair, of its policy, or the console's."),
@@ -130,16 +130,13 @@ Elsewhere a sampled answer has the target's own distribution."""
 
 
 def reasons() -> str:
-    rows = [(f"`{reason}`", *_SENTENCES[reason]) for reason in Reason]
     return page(
         "Reasons",
         "Every decision carries one of these codes: in the header `x-slipstream-reason`, on the span, in "
         "`slipstream_requests_total{reason=…}`, in the audit log and in `/v1/route`, which adds a sentence with the "
         "numbers. A code never changes its meaning.",
-        table(("Reason", "Arm", "Meaning"), rows),
-        "## How a request is decided",
-        "The first rule that applies decides.",
-        table(("Step", "Question", "Reasons"), _steps()),
+        "A request is decided in eight steps. The first rule that applies decides. Brackets have the arm.",
+        *_steps(),
         "## The predicted saving",
         _SAVING,
         "## Losslessness",
@@ -147,8 +144,9 @@ def reasons() -> str:
     )
 
 
-def _steps() -> Iterator[tuple[str, str, str]]:
+def _steps() -> Iterator[str]:
     listed = [reason for _, found in _STEPS for reason in found]
     assert sorted(listed) == sorted(Reason), "each reason belongs to one step"
     for number, (question, found) in enumerate(_STEPS, 1):
-        yield str(number), question, ", ".join(f"`{reason}`" for reason in found)
+        yield f"**{number}. {question}**"
+        yield listing((f"`{reason}` ({_SENTENCES[reason][0]})", _SENTENCES[reason][1]) for reason in found)

@@ -1,5 +1,5 @@
-"""The rooms of each package, from the import contracts, in the order of their ranks. A room's job is the first
-paragraph of its docstring."""
+"""The rooms of each package with their ranks, from the import contracts, the highest rank first. A room's job is the
+first paragraph of its docstring."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.generate.markdown import table
+from docs.generate.markdown import listing
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = _ROOT / "docs" / "architecture.md"
@@ -35,12 +35,12 @@ def architecture() -> str:
 def _rooms(package: str) -> str:
     folder = _ROOT / PACKAGES[package] / package
     rows = (
-        (str(rank), f"`{name}`", _job(folder / name))
+        (f"`{name}` ({rank})", _job(folder / name))
         for rank, names in _layers(package)
         for name in names
         if (folder / name).is_dir()
     )
-    return table(("rank", f"room of `{package}`", "job"), rows)
+    return f"**`{package}`**\n\n{listing(rows)}"
 
 
 def _layers(package: str) -> Iterator[tuple[int, list[str]]]:

@@ -218,8 +218,8 @@ def report_promotion(random: np.random.Generator, size: Size, report: Report) ->
 
 
 def measure(args: argparse.Namespace, report: Report) -> None:
-    # A generator for each report: what one draws does not change the others.
-    randoms = [np.random.default_rng([args.seed, index]) for index in (0, 1, 2, 4)]  # as for docs/rollback.md
+    # Those of docs/rollback-simulations.md. What one report draws does not change the others.
+    randoms = [np.random.default_rng([args.seed, index]) for index in (0, 1, 2, 4)]
     size = Size(args.classes, args.requests)
     reports = (report_healthy, report_detection, report_promotion, report_errors)
     for one, random in zip(reports, randoms, strict=True):

@@ -20,7 +20,7 @@ def rooms(package: str) -> set[str]:
 
 
 def test_every_room_has_its_job() -> None:
-    jobs = set(re.findall(r"^\| \d+ \| `(\w+)` \|", PAGE, re.MULTILINE))
+    jobs = set(re.findall(r"^- `(\w+)` \(\d+\): ", PAGE, re.MULTILINE))
     assert rooms("slipstream_gateway") <= jobs
 
 

@@ -134,10 +134,9 @@ def test_guide_goes_from_an_empty_cluster_to_an_uninstall(
     cluster_shell.run(kinds, {"kubectl delete": "kubectl delete --dry-run=server"})
 
 
-@runs(
-    "docs/kubernetes.md",
-    "kubectl create secret generic slipstream-redis",
-    "kubectl create rolebinding",
+@runs_in_order(
+    ("docs/kubernetes.md", "kubectl create secret generic slipstream-redis"),
+    ("docs/howto/tenants.md", "kubectl create rolebinding"),
 )
 def test_preparations_for_production_are_taken(
     blocks: list[Block], cluster_shell: Shell, kube: KubeApiServer, namespace: str

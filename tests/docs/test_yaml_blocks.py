@@ -59,8 +59,8 @@ def test_policies_are_taken(blocks: list[Block], tmp_path: Path) -> None:
 @runs_each(
     ("docs/kubernetes.md", "networkPolicy:\n  apiServer"),
     ("docs/kubernetes.md", "networkPolicy:\n  servers"),
-    ("docs/kubernetes.md", "gateway:\n  extraEnv"),
-    ("docs/kubernetes.md", "grants:"),
+    ("docs/howto/tenants.md", "gateway:\n  extraEnv"),
+    ("docs/howto/tenants.md", "grants:"),
     ("docs/howto/monitoring.md", "monitoring:"),
 )
 def test_values_are_taken_by_the_chart(block: Block) -> None:
