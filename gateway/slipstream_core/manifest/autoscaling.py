@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
+
+from slipstream_core.manifest.spec import Spec
 
 LEAST_IDLE_S = 60
 """Gateways report the use of a pair by the minute."""
 
 
-class Autoscaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Autoscaling(Spec, frozen=True, kw_only=True):
     """The range of the number of servers, and the load at which it changes."""
 
     min_replicas: Annotated[

@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.naming import CLASS_PATTERN
+from slipstream_core.manifest.spec import Spec
 
 MAX_PATTERN = 512
 _Share = Annotated[float, Meta(ge=0, le=1)]
 _Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=32)]
 
 
-class CaptureClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class CaptureClass(Spec, frozen=True, kw_only=True):
     """The share of one request class. `task/length` takes precedence over `task`."""
 
     name: Annotated[
@@ -26,7 +26,7 @@ class CaptureClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     share: Annotated[_Share, Meta(description="Share of the answers of the class that are kept.")]
 
 
-class Redaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Redaction(Spec, frozen=True, kw_only=True):
     """A pattern that is replaced by its name."""
 
     name: Annotated[_Label, Meta(description="Name that takes the place of the text: [NAME].")]
@@ -35,7 +35,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ]
 
 
-class Capture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Capture(Spec, frozen=True, kw_only=True):
     """Which answers are kept with their prompts. Nothing is kept by gateways without `--capture-store`."""
 
     share: Annotated[_Share, Meta(description="Share of the answers that are kept, in classes without their own.")] = (

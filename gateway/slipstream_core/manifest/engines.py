@@ -9,8 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
+
+from slipstream_core.manifest.spec import Spec
 
 _TRITON_MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # Triton derives the name from a folder's name
 
@@ -48,15 +49,7 @@ class DialectName(StrEnum):
     TRTLLM = "trtllm"
 
 
-class SlipstreamEngine(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename="camel",
-    tag_field="kind",
-    tag="slipstream",
-):
+class SlipstreamEngine(Spec, frozen=True, kw_only=True, tag_field="kind", tag="slipstream"):
     """Slipstream's own engine in Triton Inference Server: target and draft in one process, one batch."""
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Device that the models run on.")] = "auto"
@@ -79,7 +72,7 @@ class SlipstreamEngine(
     triton_model: TritonModel = None
 
 
-class PlainServers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class PlainServers(Spec, frozen=True, kw_only=True):
     """Servers of the same target without speculation, for requests that vLLM refuses while it speculates."""
 
     endpoints: Annotated[
@@ -92,7 +85,7 @@ class PlainServers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = None
 
 
-class Adapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Adapter(Spec, frozen=True, kw_only=True):
     """A LoRA adapter of the target. Clients name it MODEL:NAME, with the pair's model."""
 
     name: Annotated[
@@ -113,15 +106,7 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
 
 
-class VllmEngine(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename="camel",
-    tag_field="kind",
-    tag="vllm",
-):
+class VllmEngine(Spec, frozen=True, kw_only=True, tag_field="kind", tag="vllm"):
     """Stock vLLM with Slipstream's plugin. One pool serves both arms; every request carries its draft length.
 
     Without `endpoints` the servers are started: on a laptop by `slipstream up`, in a cluster by the operator, which
@@ -208,7 +193,7 @@ class VllmEngine(
     unsupported: Unsupported = ()
 
 
-class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class ExternalArm(Spec, frozen=True, kw_only=True):
     """Servers that are run outside Slipstream, all with the same model and the same settings."""
 
     protocol: Annotated[
@@ -245,7 +230,7 @@ class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = None
 
 
-class Arms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Arms(Spec, frozen=True, kw_only=True):
     """The servers of a pair that an external engine serves."""
 
     plain: Annotated[ExternalArm, Meta(description="Servers that decode plainly.")]
@@ -254,15 +239,7 @@ class Arms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = None
 
 
-class ExternalEngine(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename="camel",
-    tag_field="kind",
-    tag="external",
-):
+class ExternalEngine(Spec, frozen=True, kw_only=True, tag_field="kind", tag="external"):
     """Engines that are run outside Slipstream, one pool per arm."""
 
     arms: Arms

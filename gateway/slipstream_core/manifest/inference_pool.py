@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
+
+from slipstream_core.manifest.spec import Spec
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -19,7 +20,7 @@ MODEL_HEADER = "x-gateway-model-name"
 """The request header with the model's name, as body-based routers set it, for routes."""
 
 
-class EndpointPicker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class EndpointPicker(Spec, frozen=True, kw_only=True):
     """The endpoint picker of the pool, which you run."""
 
     name: Annotated[str, Meta(pattern=_LABEL, max_length=63, description="Its Service, in the pair's namespace.")]
@@ -30,7 +31,7 @@ class EndpointPicker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = "FailClose"
 
 
-class ParentGateway(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class ParentGateway(Spec, frozen=True, kw_only=True):
     """The Gateway that the route belongs to."""
 
     name: Annotated[str, Meta(pattern=_SUBDOMAIN, max_length=253, description="Name of the Gateway.")]
@@ -40,7 +41,7 @@ class ParentGateway(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = None
 
 
-class InferencePool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class InferencePool(Spec, frozen=True, kw_only=True):
     """The pool, and the HTTPRoute that leads to it."""
 
     endpoint_picker: Annotated[EndpointPicker, Meta(description="What chooses the server of a request.")]

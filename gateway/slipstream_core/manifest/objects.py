@@ -17,6 +17,7 @@ from slipstream_core.manifest.naming import CLASS_PATTERN
 from slipstream_core.manifest.request_bounds import RequestBounds
 from slipstream_core.manifest.rollout import Analysis, Rollback, Rollout, Thresholds
 from slipstream_core.manifest.serving import Serving
+from slipstream_core.manifest.spec import Spec
 
 API_VERSION = "slipstream.dev/v1alpha1"
 MAX_DRAFT_TOKENS = 32
@@ -69,7 +70,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
         return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Target(Spec, frozen=True, kw_only=True):
     """The model that defines the distribution of the answers."""
 
     source: Source
@@ -77,7 +78,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tokenizer: TokenizerSource = None
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Draft(Spec, frozen=True, kw_only=True):
     """The proposer of draft tokens for the target to verify."""
 
     kind: Annotated[
@@ -121,7 +122,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.kind in (*DRAFTS_WITH_SOURCE, "mtp")
 
 
-class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class ModelPairSpec(Spec, frozen=True, kw_only=True):
     """The model that is served, and its engine."""
 
     model: Annotated[ModelName, Meta(description="Model name that clients use.")]
@@ -158,15 +159,7 @@ class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = None
 
 
-class ModelPair(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename="camel",
-    tag_field="kind",
-    tag="ModelPair",
-):
+class ModelPair(Spec, frozen=True, kw_only=True, tag_field="kind", tag="ModelPair"):
     """A target, its draft, and the engine that serves them."""
 
     api_version: Literal["slipstream.dev/v1alpha1"]
@@ -174,7 +167,7 @@ class ModelPair(
     spec: ModelPairSpec
 
 
-class ClassRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class ClassRule(Spec, frozen=True, kw_only=True):
     """The treatment of one request class. A rule for `task/length` takes precedence over one for `task`."""
 
     name: Annotated[
@@ -196,7 +189,7 @@ class ClassRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class SuccessThresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class SuccessThresholds(Spec, frozen=True, kw_only=True):
     """The benefit that speculation must bring in a class to count as a success, set before any measurement."""
 
     p95_reduction: Annotated[
@@ -210,7 +203,7 @@ class SuccessThresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     ] = 0.05
 
 
-class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class SpeculationPolicySpec(Spec, frozen=True, kw_only=True):
     """Conditions under which a pair's requests speculate."""
 
     pair: Annotated[ObjectName, Meta(description="Name of the ModelPair that this policy applies to.")]
@@ -346,15 +339,7 @@ def rule_of(spec: SpeculationPolicySpec, request_class: str) -> ClassRule | None
     return rules.get(request_class) or rules.get(request_class.partition("/")[0])
 
 
-class SpeculationPolicy(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename="camel",
-    tag_field="kind",
-    tag="SpeculationPolicy",
-):
+class SpeculationPolicy(Spec, frozen=True, kw_only=True, tag_field="kind", tag="SpeculationPolicy"):
     """When the requests of one pair speculate."""
 
     api_version: Literal["slipstream.dev/v1alpha1"]

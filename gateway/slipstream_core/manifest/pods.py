@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
+
+from slipstream_core.manifest.spec import Spec
 
 _ID_MAX = 2**31 - 1
 UserId = Annotated[int, Meta(ge=1, le=_ID_MAX)]
@@ -21,7 +22,7 @@ VOLUMES_WITHOUT_PRIVILEGES = frozenset(
 """The kinds that the `restricted` Pod Security Standard permits, and images, which are read-only."""
 
 
-class PodSecurityContext(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class PodSecurityContext(Spec, frozen=True, kw_only=True):
     """User and groups of the pods' processes, in place of the operator's choice of 1000 for each. What is left out is
     left to the platform: OpenShift takes numbers from the namespace's range for `{}`. Root is refused."""
 
@@ -33,7 +34,7 @@ class PodSecurityContext(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     ] = ()
 
 
-class VolumeMount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class VolumeMount(Spec, frozen=True, kw_only=True):
     """A mount of a volume in the servers' container."""
 
     name: Annotated[

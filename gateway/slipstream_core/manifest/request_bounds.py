@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
+
+from slipstream_core.manifest.spec import Spec
 
 _DEFAULT = "Default: the servers decide."
 
 
-class RequestBounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class RequestBounds(Spec, frozen=True, kw_only=True):
     """The largest values that gateways accept in requests for a pair."""
 
     max_prompts: Annotated[

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
+
+from slipstream_core.manifest.spec import Spec
 
 MAX_SECONDS = 3600
 MAX_STEPS = 16
@@ -17,7 +18,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 
 
-class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Thresholds(Spec, frozen=True, kw_only=True):
     """Thresholds that speculation must keep in a class. A field that is left out is not guarded, or in a class rule has
     the policy's value."""
 
@@ -64,7 +65,7 @@ def effective(policy: Thresholds, rule: Thresholds | None) -> Thresholds:
     return Thresholds(**values)
 
 
-class Analysis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Analysis(Spec, frozen=True, kw_only=True):
     """Statistical requirements of the operator's verdicts. The unit is the request."""
 
     min_samples: Annotated[
@@ -87,7 +88,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 0.95
 
 
-class RolloutStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class RolloutStep(Spec, frozen=True, kw_only=True):
     """One step of a class's rollout."""
 
     share: Annotated[
@@ -96,7 +97,7 @@ class RolloutStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     soak_seconds: Annotated[int, Meta(ge=0, le=604_800, description="Minimum duration of the step.")] = 600
 
 
-class Rollout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Rollout(Spec, frozen=True, kw_only=True):
     """Steps from a small share of a class's traffic to all of it."""
 
     steps: Annotated[
@@ -110,7 +111,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     )
 
 
-class Rollback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Rollback(Spec, frozen=True, kw_only=True):
     """Behaviour after a class breaks a threshold, and without outcomes."""
 
     cool_down_seconds: Annotated[

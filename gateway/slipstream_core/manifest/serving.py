@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
-from msgspec import Meta
+from msgspec import Meta, field
 
 from slipstream_core.manifest.autoscaling import Autoscaling
 from slipstream_core.manifest.inference_pool import InferencePool
 from slipstream_core.manifest.pods import VOLUMES_WITHOUT_PRIVILEGES, PodSecurityContext, VolumeMount
+from slipstream_core.manifest.spec import Spec
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
@@ -30,14 +30,18 @@ Quantity = Annotated[
 ]
 
 
-class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Resources(Spec, frozen=True, kw_only=True):
     """Resource requests and limits of a server, in addition to its GPUs."""
 
-    requests: Annotated[dict[LabelKey, Quantity], Meta(max_length=32, description="Requests: guaranteed amounts.")] = {}
-    limits: Annotated[dict[LabelKey, Quantity], Meta(max_length=32, description="Limits: maximum amounts.")] = {}
+    requests: Annotated[dict[LabelKey, Quantity], Meta(max_length=32, description="Requests: guaranteed amounts.")] = (
+        field(default_factory=dict)
+    )
+    limits: Annotated[dict[LabelKey, Quantity], Meta(max_length=32, description="Limits: maximum amounts.")] = field(
+        default_factory=dict
+    )
 
 
-class Toleration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Toleration(Spec, frozen=True, kw_only=True):
     """A node taint that the servers tolerate, as in a pod's spec."""
 
     key: Annotated[LabelKey | None, Meta(description="Key of the taint. Default: every taint.")] = None
@@ -53,14 +57,14 @@ class Toleration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = None
 
 
-class SecretKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class SecretKey(Spec, frozen=True, kw_only=True):
     """An entry of a Secret in the pair's namespace."""
 
     name: Annotated[str, Meta(pattern=_NAME_PATTERN, max_length=253, description="Name of the Secret.")]
     key: Annotated[str, Meta(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253, description="Key within the Secret.")]
 
 
-class EnvVar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class EnvVar(Spec, frozen=True, kw_only=True):
     """An environment variable of the servers, with a value or with that of a Secret."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256, description="Name of the variable.")]
@@ -68,7 +72,7 @@ class EnvVar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     secret: Annotated[SecretKey | None, Meta(description="Entry of a Secret that has the value.")] = None
 
 
-class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Storage(Spec, frozen=True, kw_only=True):
     """The volume with the checkpoints, which every server mounts read-only."""
 
     claim: Annotated[str, Meta(pattern=_NAME_PATTERN, max_length=253, description="Name of a PersistentVolumeClaim.")]
@@ -77,7 +81,7 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = "/models"
 
 
-class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Canary(Spec, frozen=True, kw_only=True):
     """The comparison of a new revision with the serving one, before it replaces it."""
 
     share: Annotated[
@@ -139,7 +143,7 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Update(Spec, frozen=True, kw_only=True):
     """How servers of a new revision replace the present ones. A revision is everything that servers are started
     with."""
 
@@ -165,7 +169,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
 
 
-class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Serving(Spec, frozen=True, kw_only=True):
     """The servers of a pair in a cluster."""
 
     image: Annotated[
@@ -206,7 +210,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     resources: Annotated[Resources, Meta(description="CPU, memory and other resources of each server.")] = Resources()
     node_selector: Annotated[
         dict[LabelKey, LabelValue], Meta(max_length=32, description="Labels that a node must have.")
-    ] = {}
+    ] = field(default_factory=dict)
     tolerations: Annotated[
         tuple[Toleration, ...], Meta(max_length=32, description="Taints that the servers tolerate.")
     ] = ()
@@ -217,11 +221,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     labels: Annotated[
         dict[LabelKey, LabelValue],
         Meta(max_length=32, description="Labels of the pods, such as kueue.x-k8s.io/queue-name."),
-    ] = {}
+    ] = field(default_factory=dict)
     annotations: Annotated[
         dict[LabelKey, Annotated[str, Meta(max_length=4096)]],
         Meta(max_length=32, description="Annotations of the pods."),
-    ] = {}
+    ] = field(default_factory=dict)
     image_pull_secrets: Annotated[
         tuple[ResourceName, ...], Meta(max_length=16, description="Names of Secrets for pulling the image.")
     ] = ()
@@ -238,7 +242,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             description="Annotations of the pair's ServiceAccount, such as eks.amazonaws.com/role-arn, by which "
             "downloads need no keys.",
         ),
-    ] = {}
+    ] = field(default_factory=dict)
     pod_security_context: Annotated[
         PodSecurityContext | None, Meta(description="User and groups of the processes. Default: 1000 for each.")
     ] = None
