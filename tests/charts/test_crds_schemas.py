@@ -144,21 +144,16 @@ def test_only_parts_of_pods_are_free_form() -> None:
     assert free == {"spec.serving.affinity", "spec.serving.volumes[]"}
 
 
-# What the loops of the rules go over, from where the rule stands.
-LOOPS = {
-    "rule": "classes[]",
-    "other": "classes[]",
-    "adapter": "engine.adapters[]",
-    "namesake": "engine.adapters[]",
-}
+LOOP = re.compile(r"self\.([\w.]+)\.all\(item")
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_a_rule_speaks_of_fields_that_there_are(kind: str) -> None:
     known = {path for path, _ in nodes(SCHEMAS[kind])}
     for place, rule in rules_of(SCHEMAS[kind]):
-        for loop, fields in re.findall(rf"\b(self|{'|'.join(LOOPS)})((?:\.\w+\b(?!\())+)", rule["rule"]):
-            base = f"{place}.{LOOPS[loop]}" if loop in LOOPS else place
+        loop = LOOP.search(rule["rule"])
+        for root, fields in re.findall(r"\b(self|item|other)((?:\.\w+\b(?!\())+)", rule["rule"]):
+            base = place if root == "self" else f"{place}.{loop and loop[1]}[]"
             assert f"{base}{fields}" in known, rule["rule"]
 
 
@@ -185,6 +180,9 @@ OF_STARTED_VLLM: JSON = {
 OF_ANY_VLLM: JSON = {
     "plain": PLAIN, "apiKeyEnv": "KEY", "model": "m", "serving": "openai", "unsupported": [], "adapters": [],
     "prefixCaching": True,
+}  # fmt: skip
+OF_A_CHECKPOINT: JSON = {
+    "source": "./x", "revision": "1", "tokenizer": "./t", "alternatives": ["./y"], "candidates": "./trained",
 }  # fmt: skip
 OF_OUR_ENGINE: JSON = {
     "device": "cpu", "dtype": "auto", "maxConcurrency": 8, "contextTokens": 64, "endpoints": [], "tritonModel": "m",
@@ -224,6 +222,8 @@ def of_sources() -> Iterator[JSON]:
             yield pair(**{part: given | {field: source}})
     for scheme in FORMS:
         yield adapter(STARTED_VLLM, source=f"{scheme}%")
+    for source in ("embedded:x", *(f"{scheme}!" for scheme in FORMS)):
+        yield pair(draft={"kind": "model", "source": "./draft", "alternatives": [source]})
 
 
 # What the tables of the manifest's tests lack: together there is one resource at least for every rule.
@@ -240,7 +240,7 @@ REFUSED = (
         for field, value in (OF_ANY_VLLM | OF_STARTED_VLLM).items()
         if field != "dtype"
     ),
-    *(pair(engine=VLLM | {field: value}) for field, value in OF_STARTED_VLLM.items()),
+    *(pair(engine=engine | {field: value}) for engine in (VLLM, IN_TRITON) for field, value in OF_STARTED_VLLM.items()),
     pair(engine=STARTED_VLLM, serving={"gpus": 0, "nodes": 2}),
     pair(serving={"replicas": 2, "autoscaling": {"maxReplicas": 4}}),
     pair(serving={"autoscaling": {"minReplicas": 4, "maxReplicas": 2}}),
@@ -254,12 +254,21 @@ REFUSED = (
     pair(serving={"update": {"maxSurge": 0}}),
     *(pair(serving={"update": {"strategy": "Recreate", field: 2}}) for field in ("maxSurge", "maxUnavailable")),
     pair(engine=VLLM | {"plain": {"endpoints": ["grpc://a:1"]}}),
-    pair(engine=REMOTE | {"endpoints": ["http://a:1"]}),
+    *(pair(engine=engine | {"endpoints": ["http://a:1"]}) for engine in (REMOTE, IN_TRITON)),
+    pair(engine=VLLM | {"endpoints": ["grpc://a:1"]}),
     pair(engine=REMOTE | {"endpoints": ["grpc://u:p@a:1"]}),
     pair(target={"source": "./a", "revision": "1"}, draft={"kind": "model", "source": "./a", "revision": "1"}),
-    *(pair(draft={"kind": "ngram", field: "./x"}) for field in ("source", "revision")),
-    pair(draft={"kind": "none", "tokenizer": "x"}),
+    *(pair(draft={"kind": kind}) for kind in ("model", "hybrid")),
+    *(pair(draft={"kind": kind}, engine=STARTED_VLLM) for kind in ("eagle", "eagle3")),
+    *(pair(draft={"kind": kind}) for kind in ("eagle", "eagle3", "mtp", "suffix")),
+    *(
+        pair(draft={"kind": kind, field: value}, engine=STARTED_VLLM)
+        for kind, (field, value) in itertools.product(("ngram", "suffix", "none", "mtp"), OF_A_CHECKPOINT.items())
+        if (kind, field) != ("mtp", "source")
+    ),
     external(engine=TWO_ARMS),
+    external(engine={"kind": "external", "arms": {"plain": ARM, "speculative": ARM | {"pricePerGpuHour": 2}}}),
+    pair(draft={"kind": "model", "source": "./draft", "alternatives": ["./draft"]}),
     pair(engine=VLLM | {"adapters": [{"name": "sql"}, {"name": "sql", "model": "other"}]}),
     *of_sources(),
     external({"protocol": "triton", "endpoints": ["grpc://a:1"], "apiKeyEnv": "KEY"}),

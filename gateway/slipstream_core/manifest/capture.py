@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.naming import CLASS_PATTERN
 from slipstream_core.manifest.spec import Spec
 
@@ -86,27 +83,3 @@ class Capture(Spec, frozen=True, kw_only=True):
             if rule.name == task:
                 share = rule.share
         return share
-
-
-def check_capture(capture: Capture | None, path: str) -> Iterator[Problem]:
-    """Yields every problem that the types cannot express."""
-    if capture is None:
-        return
-    for field, names in (
-        ("classes", [rule.name for rule in capture.classes]),
-        ("patterns", [pattern.name for pattern in capture.patterns]),
-    ):
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                yield Problem(f"{path}.{field}[{index}].name", f"another one has the name {show(name)}")
-    for index, redaction in enumerate(capture.patterns):
-        if message := _unusable(redaction.pattern):
-            yield Problem(f"{path}.patterns[{index}].pattern", f"{message}, got {show(redaction.pattern)}")
-
-
-def _unusable(pattern: str) -> str | None:
-    try:
-        found = re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as exc:
-        return f"must be a regular expression in Python's syntax ({exc})"
-    return "must not match an empty text" if found.search("") else None

@@ -7,7 +7,7 @@ types.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -51,6 +51,8 @@ class DialectName(StrEnum):
 
 class SlipstreamEngine(Spec, frozen=True, kw_only=True, tag_field="kind", tag="slipstream"):
     """Slipstream's own engine in Triton Inference Server: target and draft in one process, one batch."""
+
+    kind: ClassVar[str] = "slipstream"
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Device that the models run on.")] = "auto"
     dtype: Annotated[
@@ -112,6 +114,8 @@ class VllmEngine(Spec, frozen=True, kw_only=True, tag_field="kind", tag="vllm"):
     Without `endpoints` the servers are started: on a laptop by `slipstream up`, in a cluster by the operator, which
     runs vLLM's own HTTP server only. The fields from `tensor_parallel_size` to `arguments` are for started servers.
     """
+
+    kind: ClassVar[str] = "vllm"
 
     serving: Annotated[
         Literal["openai", "triton"],
@@ -241,6 +245,8 @@ class Arms(Spec, frozen=True, kw_only=True):
 
 class ExternalEngine(Spec, frozen=True, kw_only=True, tag_field="kind", tag="external"):
     """Engines that are run outside Slipstream, one pool per arm."""
+
+    kind: ClassVar[str] = "external"
 
     arms: Arms
 

@@ -1,5 +1,4 @@
-"""Rules that the types cannot express: between the objects of a manifest, and within one policy. `pair_rules` has those
-within one pair."""
+"""Rules between the objects of a manifest. `pair_rules` and `policy_rules` have those within one object."""
 
 from __future__ import annotations
 
@@ -7,18 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from slipstream_core.manifest.adapters import adapter_name, adapters_of
-from slipstream_core.manifest.capture import check_capture
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.engines import ExternalEngine, VllmEngine
 from slipstream_core.manifest.objects import (
-    ClassRule,
     ManifestObject,
     ModelPair,
     SpeculationPolicy,
-    SpeculationPolicySpec,
 )
-from slipstream_core.manifest.pair_rules import check_pair
-from slipstream_core.manifest.rollout import Rollback, RolloutStep, Thresholds, effective
+from slipstream_core.manifest.pair_rules import PAIR_RULES
+from slipstream_core.manifest.policy_rules import POLICY_RULES
+from slipstream_core.manifest.rule import problems_of
 
 _Object = TypeVar("_Object", ModelPair, SpeculationPolicy)
 Blamed = tuple[ManifestObject, Problem]
@@ -28,10 +25,7 @@ _MAX_NAMES = 8
 
 def check_object(item: ManifestObject) -> Iterator[Problem]:
     """Yields every problem within one object beyond its types."""
-    if isinstance(item, SpeculationPolicy):
-        yield from check_policy(item.spec)
-    else:
-        yield from check_pair(item.spec)
+    return problems_of(item.spec, PAIR_RULES if isinstance(item, ModelPair) else POLICY_RULES, "spec")
 
 
 def check_together(objects: Sequence[ManifestObject]) -> Iterator[Blamed]:
@@ -142,73 +136,3 @@ def _check_draft_lengths(policy: SpeculationPolicy, pair: ModelPair) -> Iterator
         if length is not None and length > limit:
             name = pair.metadata.name
             yield Problem(path, f"must be at most maxDraftTokens of ModelPair/{name} ({limit}), got {length}")
-
-
-def check_policy(spec: SpeculationPolicySpec) -> Iterator[Problem]:
-    """Yields every problem within one policy."""
-    yield from _check_names(spec.classes)
-    yield from _check_latencies(spec.thresholds, "spec.thresholds")
-    for index, rule in enumerate(spec.classes):
-        if rule.thresholds is not None:
-            yield from _check_class_thresholds(rule, spec.thresholds, f"spec.classes[{index}].thresholds")
-    yield from _check_hold_back(spec)
-    yield from _check_parity(spec)
-    yield from _check_steps(spec.rollout.steps)
-    yield from _check_cool_down(spec.rollback)
-    yield from check_capture(spec.capture, "spec.capture")
-
-
-def _check_names(classes: Sequence[ClassRule]) -> Iterator[Problem]:
-    names = [rule.name for rule in classes]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            yield Problem(f"spec.classes[{index}].name", f"another rule already has the class {show(name)}")
-
-
-def _check_class_thresholds(rule: ClassRule, policy: Thresholds, path: str) -> Iterator[Problem]:
-    if rule.thresholds is None:
-        return
-    if rule.mode == "plain":
-        yield Problem(path, "has no effect with mode plain, leave it out")
-        return
-    merged = effective(policy, rule.thresholds)
-    if (rule.thresholds.p95_seconds, rule.thresholds.ttft_p95_seconds) != (None, None):
-        yield from _check_latencies(merged, path)
-
-
-def _check_latencies(thresholds: Thresholds, path: str) -> Iterator[Problem]:
-    """A first token never comes later than the whole answer, so such a limit would have no effect."""
-    first, whole = thresholds.ttft_p95_seconds, thresholds.p95_seconds
-    if first is not None and whole is not None and first > whole:
-        yield Problem(f"{path}.ttftP95Seconds", f"must be at most p95Seconds ({whole:g}), got {first:g}")
-
-
-def _check_hold_back(spec: SpeculationPolicySpec) -> Iterator[Problem]:
-    least, most = spec.hold_back_share, spec.max_hold_back_share
-    if most is not None and most < least:
-        yield Problem("spec.maxHoldBackShare", f"must be at least holdBackShare ({least:g}), got {most:g}")
-
-
-def _check_parity(spec: SpeculationPolicySpec) -> Iterator[Problem]:
-    """Without replays a parity loss cannot be measured."""
-    if spec.parity_share > 0.0:
-        return
-    held: list[tuple[str, Thresholds | None]] = [("spec.thresholds", spec.thresholds)]
-    held += [(f"spec.classes[{index}].thresholds", rule.thresholds) for index, rule in enumerate(spec.classes)]
-    for path, thresholds in held:
-        if thresholds is not None and thresholds.parity_loss is not None:
-            yield Problem(f"{path}.parityLoss", "needs spec.parityShare above 0, got 0: no answer is replayed")
-
-
-def _check_steps(steps: Sequence[RolloutStep]) -> Iterator[Problem]:
-    for index in range(1, len(steps)):
-        before, share = steps[index - 1].share, steps[index].share
-        if share <= before:
-            path = f"spec.rollout.steps[{index}].share"
-            yield Problem(path, f"must be above the step before ({before:g}), got {share:g}")
-
-
-def _check_cool_down(rollback: Rollback) -> Iterator[Problem]:
-    first, longest = rollback.cool_down_seconds, rollback.max_cool_down_seconds
-    if first > longest:
-        yield Problem("spec.rollback.coolDownSeconds", f"must be at most maxCoolDownSeconds ({longest}), got {first}")

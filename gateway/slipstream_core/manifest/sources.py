@@ -4,7 +4,6 @@ volume."""
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -60,16 +59,6 @@ def claim_of(source: str) -> str | None:
 def image_of(source: str) -> str | None:
     """The reference of a source of the form `oci://`; None for others."""
     return source.removeprefix(IMAGE) if source.startswith(IMAGE) else None
-
-
-def form_problem(source: str) -> str | None:
-    """The form that `source` should have; None if it has a valid one."""
-    if source.startswith(EMBEDDED):
-        return None if source in EMBEDDED_SOURCES else f"a folder or one of {', '.join(EMBEDDED_SOURCES)}"
-    for scheme, (pattern, form) in FORMS.items():
-        if source.startswith(scheme):
-            return None if re.fullmatch(pattern, source) else form
-    return None
 
 
 def located(source: str, folder: PurePath) -> str:

@@ -2,21 +2,29 @@
 
 Kubernetes would write a schema's defaults into users' objects, where they could not be distinguished from users' own
 choices; so defaults are in the descriptions. A union of tagged structs becomes one object with the fields of all
-members, and rules (see `validations`) restrict the combinations.
+members, and rules (see `rule`) restrict the combinations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import inspect
 
-from slipstream_core.manifest.cel_rule import Rule
-from slipstream_core.manifest.validations import RULES
+from slipstream_core.manifest.pair_rules import PAIR_RULES
+from slipstream_core.manifest.policy_rules import POLICY_RULES
 
 Schema = dict[str, Any]
+
+
+class CelRule(NamedTuple):
+    """A rule of a schema: `rule` must be true of `self`, else `message`."""
+
+    rule: str
+    message: str
+
 
 _INT32_MAX = 2**31 - 1
 
@@ -25,6 +33,7 @@ _MAP_KEYS = {"classes": "name", "conditions": "type", "patterns": "name"}
 _SETS = ("endpoints",)
 
 _TAKEN_BACK_BY_NULL = ("killSwitch",)
+_RULES = {**PAIR_RULES, **POLICY_RULES}
 
 
 def structural(kind: type[msgspec.Struct]) -> Schema:
@@ -68,7 +77,7 @@ def _object(kind: inspect.StructType) -> Schema:
     }
     if required := [field.encode_name for field in kind.fields if field.required]:
         schema["required"] = required
-    return schema | _validations(RULES.get(kind.cls, ()))
+    return _with_rules(schema, _rules_of(kind))
 
 
 def _properties(kind: inspect.StructType) -> dict[str, Schema]:
@@ -124,7 +133,26 @@ def _tagged(structs: Sequence[inspect.StructType]) -> Schema:
             if field in properties:
                 note = _shared(properties[field], schema, note)
             properties[field] = schema | {"description": note}
-    return {"type": "object", "properties": properties, "required": [tag_field]}
+    schema = {"type": "object", "properties": properties, "required": [tag_field]}
+    return _with_rules(schema, tuple(_rules_of_members(structs, tag_field)))
+
+
+def _rules_of_members(structs: Sequence[inspect.StructType], tag_field: str) -> Iterator[CelRule]:
+    """The rules of each member, and those for the fields that not all members have."""
+    names = dict.fromkeys(field.encode_name for member in structs for field in member.fields)
+    for name in names:
+        tags = [str(member.tag) for member in structs if any(field.encode_name == name for field in member.fields)]
+        if len(tags) < len(structs):
+            message = f"{name} has no effect with a {tag_field} other than {' and '.join(tags)}, leave it out"
+            yield CelRule(f"!has(self.{name}) || self.{tag_field} in {tags}", message)
+    for member in structs:
+        unless = f"self.{tag_field} != '{member.tag}'"
+        for field in member.fields:
+            if field.required:
+                name = field.encode_name
+                yield CelRule(f"{unless} || has(self.{name})", f"{name} is required for {tag_field} {member.tag}")
+        for found in _rules_of(member):
+            yield CelRule(f"{unless} || ({found.rule})", found.message)
 
 
 def _shared(first: Schema, second: Schema, note: str) -> str:
@@ -181,7 +209,11 @@ def _text_bounds(kind: inspect.StrType) -> Schema:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _validations(rules: Sequence[Rule]) -> Schema:
-    if not rules:
-        return {}
-    return {"x-kubernetes-validations": [{"rule": rule.rule, "message": rule.message} for rule in rules]}
+def _rules_of(kind: inspect.StructType) -> tuple[CelRule, ...]:
+    return tuple(CelRule(found.cel, found.message) for found in _RULES.get(kind.cls, ()) if found.cel)
+
+
+def _with_rules(schema: Schema, rules: Sequence[CelRule]) -> Schema:
+    if rules:
+        schema["x-kubernetes-validations"] = [rule._asdict() for rule in rules]
+    return schema

@@ -11,6 +11,7 @@ import msgspec
 from slipstream_core.manifest.adapters import adapters_of, name_on_servers
 from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.rule import defaults_of, reader
 from slipstream_core.manifest.sources import located
 
 SCHEDULER = "slipstream_vllm.Scheduler"
@@ -46,9 +47,10 @@ _FIELDS = {
     "--quantization": "quantization",
     "--max-model-len": "maxModelLen",
     "--max-num-seqs": "maxNumSeqs",
-    "--enable-lora": "adapters",
-    "--lora-modules": "adapters",
 }
+_ADAPTER_FIELDS = {"--enable-lora": "adapters", "--lora-modules": "adapters"}
+STARTED_FIELDS = (*_FIELDS.values(), "arguments")
+"""The fields of the engine that only servers without an address use: they are started with them."""
 ADAPTERS_FIELD = "spec.engine.adapters"
 """The field that sets arguments for LoRA, if the pair has it."""
 _MAX_LORAS = 4
@@ -57,15 +59,11 @@ _SHORT = {"-sc": "--speculative-config"}  # that `slipstream up` has to refuse
 
 def engine_arguments(engine: VllmEngine) -> list[str]:
     """The arguments of the engine's own fields, as far as they are given; `arguments` last."""
-    given = {
-        "--tensor-parallel-size": engine.tensor_parallel_size if engine.tensor_parallel_size > 1 else None,
-        "--pipeline-parallel-size": engine.pipeline_parallel_size if engine.pipeline_parallel_size > 1 else None,
-        "--dtype": engine.dtype,
-        "--quantization": engine.quantization,
-        "--max-model-len": engine.max_model_len,
-        "--max-num-seqs": engine.max_num_seqs,
-    }
-    pairs = ((name, str(value)) for name, value in given.items() if value is not None)
+    pairs = (
+        (argument, str(value))
+        for argument, name in _FIELDS.items()
+        if (value := reader(name)(engine, None)) != defaults_of(VllmEngine)[name]
+    )
     uncached = () if engine.prefix_caching else ("--no-enable-prefix-caching",)
     return [*(part for pair in pairs for part in pair), *uncached, *engine.arguments]
 
@@ -126,7 +124,8 @@ def is_short(argument: str) -> bool:
 
 def set_by_field(argument: str) -> str | None:
     """The path of the manifest's field that sets `argument`; None if none does."""
-    return next((f"spec.engine.{field}" for own, field in _FIELDS.items() if _sets(argument, (own,))), None)
+    fields = _FIELDS | _ADAPTER_FIELDS
+    return next((f"spec.engine.{field}" for own, field in fields.items() if _sets(argument, (own,))), None)
 
 
 def _sets(argument: str, own: Sequence[str]) -> bool:
