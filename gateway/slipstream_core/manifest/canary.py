@@ -8,21 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.revision import revision_of
-from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
+from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, part_of
 from slipstream_core.manifest.table import CanaryRoute, Route, compile_route
 
 
 def canary_status_of(raw_status: Mapping[str, Any] | None) -> CanaryStatus | None:
     """The state of the new revision in the status of a pair; None without one, or if it is unreadable."""
-    found = raw_status.get("canary") if isinstance(raw_status, Mapping) else None
-    try:
-        return msgspec.convert(found, CanaryStatus | None)
-    except msgspec.ValidationError:
-        return None
+    return part_of(raw_status, "canary", CanaryStatus)
 
 
 def canary_route(

@@ -5,7 +5,7 @@ The YAML is untrusted: bounded in size and depth; no aliases, tags or duplicate 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -41,12 +41,10 @@ def parse_documents(documents: Sequence[object], *, name: str) -> tuple[Manifest
     for number, document in enumerate(documents, start=1):
         value = without_status(document)
         label = _label(value, number)
-        found = list(check_document(value))
-        if not found:
-            item = convert(value, f"{name}: {label}")
-            found = list(check_object(item))
-            objects.append(item)
+        item, found = parse_object(value)
         problems += [(label, problem) for problem in found]
+        if item is not None:
+            objects.append(item)
     if not problems:  # rules between objects are checked once each object is valid, to avoid follow-on errors
         problems = [(label_of(item), problem) for item, problem in check_together(objects)]
     if not problems and not any(isinstance(item, ModelPair) for item in objects):
@@ -68,23 +66,22 @@ def without_status(value: object) -> object:
     return value
 
 
-def check_document(value: object) -> Iterator[Problem]:
-    """Yields every reason why `value`, a resource without its status, is not a valid object of the two kinds."""
+def parse_object(value: object) -> tuple[ManifestObject | None, tuple[Problem, ...]]:
+    """The object in a resource without its status, or all reasons why there is none."""
     if not isinstance(value, Mapping):
-        yield Problem("", f"must be a mapping with apiVersion, kind, metadata and spec, got {show(value)}")
-        return
+        message = f"must be a mapping with apiVersion, kind, metadata and spec, got {show(value)}"
+        return None, (Problem("", message),)
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in TYPES:
-        yield Problem("kind", f"must be {' or '.join(TYPES)}, got {show(kind)}")
-        return
-    yield from check(value, TYPES[kind])
-
-
-def convert(value: Any, label: str) -> ManifestObject:
+        return None, (Problem("kind", f"must be {' or '.join(TYPES)}, got {show(kind)}"),)
+    if problems := tuple(check(value, TYPES[kind])):
+        return None, problems
     try:
-        return msgspec.convert(value, type=_KINDS[value["kind"]])
+        item = msgspec.convert(value, type=_KINDS[kind])
     except msgspec.ValidationError as error:
-        raise ManifestError(str(error), field=label) from error
+        return None, (Problem("", str(error)),)
+    problems = tuple(check_object(item))
+    return (None if problems else item), problems
 
 
 def _label(value: object, number: int) -> str:

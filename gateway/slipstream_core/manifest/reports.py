@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -173,41 +174,24 @@ def read_report(lease: Mapping[str, Any]) -> GatewayReport | None:
     try:
         metadata, spec = lease["metadata"], lease["spec"]
         applied = msgspec.json.decode(metadata["annotations"][APPLIED_ANNOTATION], type=_Applied)
+        read = partial(_read_annotation, metadata["annotations"])
         return GatewayReport(
             name=str(metadata["name"]),
             namespaces=applied.namespaces,
             applied=applied.applied,
             renewed=datetime.fromisoformat(spec["renewTime"]),
-            withheld=_read_withheld(metadata["annotations"]),
-            unreachable=_read_unreachable(metadata["annotations"]),
-            in_use=_read_pairs(metadata["annotations"], IN_USE_ANNOTATION),
-            waiting=_read_pairs(metadata["annotations"], WAITING_ANNOTATION),
+            withheld=read(WITHHELD_ANNOTATION, dict[str, tuple[WithheldServer, ...]]) or {},
+            unreachable=read(UNREACHABLE_ANNOTATION, dict[str, UnreachableServers] | None),
+            in_use=read(IN_USE_ANNOTATION, tuple[str, ...]) or (),
+            waiting=read(WAITING_ANNOTATION, tuple[str, ...]) or (),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
 
 
-def _read_withheld(annotations: Mapping[str, str]) -> dict[str, tuple[WithheldServer, ...]]:
-    """Empty if the annotation is unreadable, so that a kill is still confirmed."""
+def _read_annotation(annotations: Mapping[str, str], name: str, kind: Any) -> Any:
+    """None if there is no such annotation, or an unreadable one, so that a kill is still confirmed."""
     try:
-        return msgspec.json.decode(
-            annotations.get(WITHHELD_ANNOTATION, "{}"), type=dict[str, tuple[WithheldServer, ...]]
-        )
-    except (ValueError, RecursionError):
-        return {}
-
-
-def _read_unreachable(annotations: Mapping[str, str]) -> dict[str, UnreachableServers] | None:
-    try:
-        return msgspec.json.decode(
-            annotations.get(UNREACHABLE_ANNOTATION, "null"), type=dict[str, UnreachableServers] | None
-        )
-    except (ValueError, RecursionError):
+        return msgspec.json.decode(annotations[name], type=kind)
+    except (KeyError, ValueError, RecursionError):
         return None
-
-
-def _read_pairs(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
-    try:
-        return msgspec.json.decode(annotations.get(name, "[]"), type=tuple[str, ...])
-    except (ValueError, RecursionError):
-        return ()

@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from slipstream_core.errors import ManifestError
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.objects import ManifestObject, ModelPair
-from slipstream_core.manifest.parse import TYPES, check_document, convert, without_status
+from slipstream_core.manifest.parse import TYPES, parse_object, without_status
 from slipstream_core.manifest.reports import object_key
-from slipstream_core.manifest.rules import check_object
 from slipstream_core.manifest.status import NameHolder
 
 
@@ -65,7 +63,7 @@ def parse_resource(raw: Mapping[str, Any], *, lenient: bool = True) -> ParsedRes
     ignored: tuple[str, ...] = ()
     if lenient and expected is not None:
         value, ignored = prune(value, expected)
-    item, problems = _parse(value)
+    item, problems = parse_object(value)
     metadata = raw.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     spec = raw.get("spec")
@@ -87,17 +85,6 @@ def raw_kill_switch(raw: Mapping[str, Any]) -> bool:
     """Whether `spec.killSwitch` is true, whatever else is invalid in the object."""
     spec = raw.get("spec")
     return isinstance(spec, Mapping) and spec.get("killSwitch") is True
-
-
-def _parse(value: object) -> tuple[ManifestObject | None, tuple[Problem, ...]]:
-    if problems := tuple(check_document(value)):
-        return None, problems
-    try:
-        item = convert(value, "")
-    except ManifestError as error:
-        return None, (Problem("", str(error)),)
-    problems = tuple(check_object(item))
-    return (None if problems else item), problems
 
 
 def _text(value: object) -> str | None:

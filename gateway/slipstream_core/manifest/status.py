@@ -6,11 +6,14 @@ that does not fit these types was written by hand and counts as unreadable.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
+
+_Status = TypeVar("_Status")
 
 MAX_DECISIONS = 10
 MAX_CLASSES = 40
@@ -134,17 +137,27 @@ class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = None
 
 
-class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Observed state of a pair."""
+class ObjectStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Observed state of an object."""
 
     observed_generation: Annotated[int, Meta(ge=0, description="Generation that this status describes.")] = 0
-    state: Annotated[str, Meta(max_length=64, description="State of the pair in one word.")] = ""
+    state: Annotated[str, Meta(max_length=64, description="State of the object in one word.")] = ""
     reason: Annotated[str, Meta(max_length=256, description="Reason of the most important condition.")] = ""
     speculating: Annotated[
         str, Meta(max_length=64, description="Classes that speculate, of all classes seen: 3/8.")
     ] = ""
     accept: Annotated[str, Meta(max_length=32, description="Acceptance rate over all classes.")] = ""
     p95: Annotated[str, Meta(max_length=32, description="p95 of the end-to-end latency of speculative answers.")] = ""
+    gateways: Annotated[GatewaysStatus, Meta(description="Gateways that have applied this spec.")] = GatewaysStatus()
+    conditions: Annotated[tuple[Condition, ...], Meta(max_length=16, description="Conditions of the object.")] = ()
+    last_good: Annotated[LastGood | None, Meta(description="Spec that is in effect while the newest is unusable.")] = (
+        None
+    )
+
+
+class ModelPairStatus(ObjectStatus, frozen=True, kw_only=True):
+    """Observed state of a pair."""
+
     replicas: Annotated[Replicas, Meta(description="Servers of the pair.")] = Replicas()
     selector: Annotated[
         str,
@@ -169,9 +182,6 @@ class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     in_use: Annotated[bool, Meta(description="true: clients have requested the pair within the last five minutes.")] = (
         False
     )
-    gateways: Annotated[GatewaysStatus, Meta(description="Gateways that have applied this spec.")] = GatewaysStatus()
-    conditions: Annotated[tuple[Condition, ...], Meta(max_length=16, description="Conditions of the pair.")] = ()
-    last_good: Annotated[LastGood | None, Meta(description="Spec that is served while the newest is unusable.")] = None
 
 
 class ArmFigures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -232,32 +242,19 @@ class ClassStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_decision: Annotated[LastDecision | None, Meta(description="The last transition.")] = None
 
 
-class SpeculationPolicyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SpeculationPolicyStatus(ObjectStatus, frozen=True, kw_only=True):
     """Observed state of a policy."""
 
-    observed_generation: Annotated[int, Meta(ge=0, description="Generation that this status describes.")] = 0
     spec_hash: Annotated[
         str, Meta(max_length=64, description="Hash of the whole spec that the classes were judged under.")
     ] = ""
     retry_token: Annotated[str | None, Meta(description="Last retryToken that was applied.")] = None
-    state: Annotated[str, Meta(max_length=64, description="State of the policy in one word.")] = ""
-    reason: Annotated[str, Meta(max_length=256, description="Reason of the most important condition.")] = ""
-    speculating: Annotated[
-        str, Meta(max_length=64, description="Classes that speculate, of all classes seen: 3/8.")
-    ] = ""
-    accept: Annotated[str, Meta(max_length=32, description="Acceptance rate over all classes.")] = ""
-    p95: Annotated[str, Meta(max_length=32, description="p95 of the end-to-end latency of speculative answers.")] = ""
     classes: Annotated[
         tuple[ClassStatus, ...], Meta(max_length=MAX_CLASSES, description="Classes that have had requests.")
     ] = ()
     decisions: Annotated[
         tuple[LastDecision, ...], Meta(max_length=MAX_DECISIONS, description="Latest transitions, newest first.")
     ] = ()
-    gateways: Annotated[GatewaysStatus, Meta(description="Gateways that have applied this spec.")] = GatewaysStatus()
-    conditions: Annotated[tuple[Condition, ...], Meta(max_length=16, description="Conditions of the policy.")] = ()
-    last_good: Annotated[LastGood | None, Meta(description="Spec that is in effect while the newest is unusable.")] = (
-        None
-    )
     checkpoint: Annotated[
         str,
         Meta(
@@ -265,3 +262,16 @@ class SpeculationPolicyStatus(msgspec.Struct, frozen=True, kw_only=True, rename=
             description="Internal state of the operator: its guards, and its position in the outcomes.",
         ),
     ] = ""
+
+
+def read_status(raw: object, kind: type[_Status]) -> _Status | None:
+    """A status, or a part of one, as its type; None if there is none, or if it was edited and is invalid."""
+    try:
+        return msgspec.convert(raw, kind) if raw else None
+    except msgspec.ValidationError:
+        return None
+
+
+def part_of(raw_status: object, name: str, kind: type[_Status]) -> _Status | None:
+    """The part `name` of a status as its type, as from `read_status`."""
+    return read_status(raw_status.get(name), kind) if isinstance(raw_status, Mapping) else None

@@ -23,7 +23,7 @@ from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
 from slipstream_core.manifest.revision import canary_of, needs_canary, revision_of
-from slipstream_core.manifest.status import MAX_LAST_GOOD_CHARS, LastGood, NameHolder
+from slipstream_core.manifest.status import MAX_LAST_GOOD_CHARS, LastGood, NameHolder, part_of
 
 
 class GoodVersion(NamedTuple):
@@ -79,11 +79,7 @@ def to_keep(good: GoodVersion | None) -> LastGood | None:
 
 def kept_of(raw: Mapping[str, Any]) -> LastGood | None:
     """The last good spec in the status of `raw`; None if there is none, or it is unreadable."""
-    status = raw.get("status")
-    try:
-        return msgspec.convert(status.get("lastGood") if isinstance(status, Mapping) else None, LastGood | None)
-    except msgspec.ValidationError:
-        return None
+    return part_of(raw.get("status"), "lastGood", LastGood)
 
 
 def _without_switch(good: GoodVersion | None) -> GoodVersion | None:
@@ -204,8 +200,4 @@ def parse_version(raw: Mapping[str, Any]) -> ParsedResource:
 
 def name_holder_of(raw: Mapping[str, Any]) -> NameHolder | None:
     """The holder of the name that `raw` waits for, by its status; None if there is none, or it is unreadable."""
-    status = raw.get("status")
-    try:
-        return msgspec.convert(status.get("nameHolder") if isinstance(status, Mapping) else None, NameHolder | None)
-    except msgspec.ValidationError:
-        return None
+    return part_of(raw.get("status"), "nameHolder", NameHolder)

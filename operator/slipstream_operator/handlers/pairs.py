@@ -6,7 +6,7 @@ from slipstream_core.manifest.canary import canary_status_of
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.revision import canary_of, revision_of
-from slipstream_core.manifest.status import CanaryPhase, ModelPairStatus, SpeculationPolicyStatus
+from slipstream_core.manifest.status import CanaryPhase, ModelPairStatus, SpeculationPolicyStatus, read_status
 from slipstream_core.manifest.versions import model_kept
 
 from slipstream_operator.children.identity import revision_label
@@ -19,7 +19,6 @@ from slipstream_operator.handlers.parts import Parts
 from slipstream_operator.reconcile.pair import reconcile_pair
 from slipstream_operator.reconcile.usage import deleted_in_use, usage_of
 from slipstream_operator.rollout.analysis import RevisionFacts
-from slipstream_operator.status.conditions import read_status
 from slipstream_operator.types import KubeObject, Observed, ObservedCanary, PairPlan, ServingDefaults
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicy
 from slipstream_core.manifest.resources import ParsedResource
-from slipstream_core.manifest.status import ConditionType, ModelPairStatus, SpeculationPolicyStatus
+from slipstream_core.manifest.status import ConditionType, ModelPairStatus, SpeculationPolicyStatus, read_status
 
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.cluster.workload import workload_of
@@ -18,7 +18,7 @@ from slipstream_operator.reconcile.servers import Servers, servers_of, template_
 from slipstream_operator.rollout.analysis import ClassMemory
 from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
 from slipstream_operator.rollout.starting import readable
-from slipstream_operator.status.conditions import find, read_status
+from slipstream_operator.status.conditions import find
 from slipstream_operator.types import KubeObject, Note
 
 

@@ -12,7 +12,7 @@ from slipstream_core.manifest.grants import API_KEY_FIELD, is_foreign_name
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
 from slipstream_core.manifest.serving import Serving
-from slipstream_core.manifest.status import ModelPairStatus
+from slipstream_core.manifest.status import ModelPairStatus, read_status
 from slipstream_core.manifest.versions import (
     GoodVersion,
     Rename,
@@ -26,7 +26,6 @@ from slipstream_core.manifest.versions import (
 from slipstream_operator.reconcile.canary import NewRevision, new_revision
 from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.usage import Usage, usage_of
-from slipstream_operator.status.conditions import read_status
 from slipstream_operator.types import NameClaim, Observed
 
 _FORBIDDEN = "gives the pods a privilege, which this operator forbids (--forbid-pod-privileges)"

@@ -14,12 +14,12 @@ from datetime import datetime
 
 import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicySpec
-from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
+from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus, read_status
 
 from slipstream_operator.rollout.analysis import ClassFacts, ClassMemory
 from slipstream_operator.rollout.analysis.outcomes import CLASSES
 from slipstream_operator.rollout.transitions import ClassState, initial
-from slipstream_operator.status.conditions import read_status, read_time
+from slipstream_operator.status.conditions import read_time
 
 
 def remembered(

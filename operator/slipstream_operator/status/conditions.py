@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TypeVar
 
-import msgspec
 from slipstream_core.manifest.status import Condition, ConditionStatus, ConditionType
 
 MAX_MESSAGE_CHARS = 4096
@@ -18,8 +16,6 @@ OF_NEWEST = frozenset(
 )
 """The conditions about the newest spec; the others are about the one that is served."""
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-
-Status = TypeVar("Status")
 
 
 class Conditions:
@@ -83,11 +79,3 @@ def read_time(text: str) -> datetime | None:
 def find(conditions: Iterable[Condition], type: ConditionType) -> Condition | None:
     """The condition `type`; None where it is not set."""
     return next((condition for condition in conditions if condition.type == type), None)
-
-
-def read_status(raw: object, kind: type[Status]) -> Status | None:
-    """A status as its type; None if there is none, or if it was edited and is invalid."""
-    try:
-        return msgspec.convert(raw, kind) if raw else None
-    except msgspec.ValidationError:
-        return None
