@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from slipstream_core.errors import ManifestError
-from slipstream_core.file_reading import FileThread, read_regular
+from slipstream_core.file_reading import FileStamp, FileThread, read_regular, stamp_of
 from slipstream_core.manifest.parse import MAX_BYTES, parse
 from slipstream_core.manifest.table import LOCAL, RoutingTable, compile_table
 
@@ -76,7 +75,7 @@ class ManifestFile:
         self._last_good = last_good
         self._last_error = ""
         self._files = FileThread()
-        self._stamp: _Stamp | None = None  # the first poll reads the file again: it may have changed meanwhile
+        self._stamp: FileStamp | None = None  # the first poll reads the file again: it may have changed meanwhile
         try:
             data = read_file(self._path)
             self.table = self._compile(data)
@@ -98,7 +97,7 @@ class ManifestFile:
         """Polls once. A file with an unchanged stamp is not read. Polling, reading and parsing run in threads."""
         stamp = None
         try:
-            stamp = await self._files.arun(partial(_stamp, self._path))
+            stamp = await self._files.arun(partial(stamp_of, self._path))
             if stamp is not None and stamp == self._stamp and not _is_fresh(stamp):
                 return
             await self._take()
@@ -130,21 +129,12 @@ class ManifestFile:
     def _compile(self, data: bytes) -> RoutingTable:
         return compile_file(self._path, data, local_endpoints=self._local_endpoints)
 
-    def _report(self, error: ManifestError, stamp: _Stamp | None) -> None:
+    def _report(self, error: ManifestError, stamp: FileStamp | None) -> None:
         """Reports the problem once. The same bad file is not read again until it is touched."""
         self._stamp = stamp
         if str(error) != self._last_error:
             self._last_error = str(error)
             self._on_error(error)
-
-
-class _Stamp(NamedTuple):
-    """File attributes that change on a write, a replacement, a rename or a new target of a symbolic link."""
-
-    modified_ns: int
-    changed_ns: int
-    size: int
-    inode: int
 
 
 def _read(path: Path) -> bytes:
@@ -155,15 +145,7 @@ def _unreadable(path: Path, error: OSError) -> ManifestError:
     return ManifestError(f"cannot be read: {error.strerror or error}", field=str(path))
 
 
-def _stamp(path: Path) -> _Stamp | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-
-
-def _is_fresh(stamp: _Stamp) -> bool:
+def _is_fresh(stamp: FileStamp) -> bool:
     """Whether the file changed so recently that a further change could have left the same stamp."""
     return abs(time.time_ns() - stamp.modified_ns) < _STAMP_RESOLUTION_NS
 

@@ -9,25 +9,14 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from slipstream_core.errors import CommandError
-from slipstream_core.file_reading import FileThread
+from slipstream_core.file_reading import FileStamp, FileThread, stamp_of
 
 from slipstream_gateway.access.keyring import Keyring, in_time, open_keyring, pepper_path, read_file
 
 INTERVAL_S = 0.25
 _log = logging.getLogger(__name__)
-
-
-class _Stamp(NamedTuple):
-    """File attributes that change on a write or a replacement. A mounted Secret is replaced by a new target of a
-    symbolic link."""
-
-    modified_ns: int
-    changed_ns: int
-    size: int
-    inode: int
 
 
 class KeyFile:
@@ -42,7 +31,7 @@ class KeyFile:
         self._pepper = pepper
         self._kept = kept
         self._files = FileThread()
-        self._stamps: tuple[_Stamp | None, ...] = ()
+        self._stamps: tuple[FileStamp | None, ...] = ()
         self._said = ""
 
     def load(self) -> Keyring:
@@ -71,7 +60,7 @@ class KeyFile:
         """Calls `changed` with each new good keyring, until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
-            stamps: tuple[_Stamp | None, ...] = ()
+            stamps: tuple[FileStamp | None, ...] = ()
             try:
                 stamps = await self._files.arun(self._read_stamps)  # the file may be on a slow disk or network
                 if stamps == self._stamps:
@@ -95,8 +84,8 @@ class KeyFile:
                 stamps  # stamp from before the read, so that a change during the read is seen at the next poll
             )
 
-    def _read_stamps(self) -> tuple[_Stamp | None, ...]:
-        return tuple(_stamp(path) for path in (self._keys, pepper_path(self._keys, self._pepper)))
+    def _read_stamps(self) -> tuple[FileStamp | None, ...]:
+        return tuple(stamp_of(path) for path in (self._keys, pepper_path(self._keys, self._pepper)))
 
     def _log_once(self, error: CommandError) -> None:
         """Logs each problem once."""
@@ -117,14 +106,6 @@ class KeyFile:
     def _open(self, data: bytes, *, name: str) -> Keyring:
         pepper = pepper_path(self._keys, self._pepper)
         return open_keyring(data, name=name, pepper=pepper, folder=self._keys.parent)
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def write_private(path: Path, data: bytes) -> None:
