@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from slipstream_core.manifest.naming import CLASS_PATTERN
-from slipstream_core.manifest.spec import Spec
+from slipstream_core.manifest.spec import LABEL_PATTERN, Share, Spec
 
 MAX_PATTERN = 512
-_Share = Annotated[float, Meta(ge=0, le=1)]
-_Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=32)]
+_Label = Annotated[str, Meta(pattern=LABEL_PATTERN, max_length=32)]
 
 
 class CaptureClass(Spec, frozen=True, kw_only=True):
@@ -20,7 +19,7 @@ class CaptureClass(Spec, frozen=True, kw_only=True):
     name: Annotated[
         str, Meta(pattern=CLASS_PATTERN, max_length=64, description="A task, or task/length: summarization/long.")
     ]
-    share: Annotated[_Share, Meta(description="Share of the answers of the class that are kept.")]
+    share: Annotated[Share, Meta(description="Share of the answers of the class that are kept.")]
 
 
 class Redaction(Spec, frozen=True, kw_only=True):
@@ -35,9 +34,7 @@ class Redaction(Spec, frozen=True, kw_only=True):
 class Capture(Spec, frozen=True, kw_only=True):
     """Which answers are kept with their prompts. Nothing is kept by gateways without `--capture-store`."""
 
-    share: Annotated[_Share, Meta(description="Share of the answers that are kept, in classes without their own.")] = (
-        0.0
-    )
+    share: Annotated[Share, Meta(description="Share of the answers that are kept, in classes without their own.")] = 0.0
     classes: Annotated[
         tuple[CaptureClass, ...], Meta(max_length=64, description="Shares of individual request classes.")
     ] = ()

@@ -10,9 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from slipstream_core.manifest.spec import Spec
+from slipstream_core.manifest.spec import Label, Spec
 
-_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _HOSTNAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
@@ -23,7 +22,7 @@ MODEL_HEADER = "x-gateway-model-name"
 class EndpointPicker(Spec, frozen=True, kw_only=True):
     """The endpoint picker of the pool, which you run."""
 
-    name: Annotated[str, Meta(pattern=_LABEL, max_length=63, description="Its Service, in the pair's namespace.")]
+    name: Annotated[Label, Meta(description="Its Service, in the pair's namespace.")]
     port: Annotated[int, Meta(ge=1, le=65_535, description="Port of the Service.")] = 9002
     failure_mode: Annotated[
         Literal["FailOpen", "FailClose"],
@@ -35,10 +34,7 @@ class ParentGateway(Spec, frozen=True, kw_only=True):
     """The Gateway that the route belongs to."""
 
     name: Annotated[str, Meta(pattern=_SUBDOMAIN, max_length=253, description="Name of the Gateway.")]
-    namespace: Annotated[
-        Annotated[str, Meta(pattern=_LABEL, max_length=63)] | None,
-        Meta(description="Namespace of the Gateway. Default: the pair's."),
-    ] = None
+    namespace: Annotated[Label | None, Meta(description="Namespace of the Gateway. Default: the pair's.")] = None
 
 
 class InferencePool(Spec, frozen=True, kw_only=True):

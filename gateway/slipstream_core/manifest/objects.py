@@ -17,7 +17,7 @@ from slipstream_core.manifest.naming import CLASS_PATTERN
 from slipstream_core.manifest.request_bounds import RequestBounds
 from slipstream_core.manifest.rollout import Analysis, Rollback, Rollout, Thresholds
 from slipstream_core.manifest.serving import Serving
-from slipstream_core.manifest.spec import Spec
+from slipstream_core.manifest.spec import Label, Share, Spec
 
 API_VERSION = "slipstream.dev/v1alpha1"
 MAX_DRAFT_TOKENS = 32
@@ -26,12 +26,7 @@ DRAFTS_WITH_SOURCE = ("model", "hybrid", "eagle", "eagle3")
 DRAFTS_OF_VLLM = ("eagle", "eagle3", "mtp", "suffix")
 """The kinds of drafts that only vLLM has."""
 
-_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-
-ObjectName = Annotated[
-    str,
-    Meta(pattern=_NAME_PATTERN, max_length=63, description="Lower-case letters, digits and dashes."),
-]
+ObjectName = Annotated[Label, Meta(description="Lower-case letters, digits and dashes.")]
 Source = Annotated[
     str,
     Meta(
@@ -184,9 +179,6 @@ class ClassRule(Spec, frozen=True, kw_only=True):
     thresholds: Annotated[
         Thresholds | None, Meta(description="Thresholds of the class. A field that is left out has the policy's value.")
     ] = None
-
-
-Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class SuccessThresholds(Spec, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from slipstream_core.manifest.spec import Spec
+from slipstream_core.manifest.spec import Label, Spec
 
 _ID_MAX = 2**31 - 1
 UserId = Annotated[int, Meta(ge=1, le=_ID_MAX)]
@@ -37,9 +37,7 @@ class PodSecurityContext(Spec, frozen=True, kw_only=True):
 class VolumeMount(Spec, frozen=True, kw_only=True):
     """A mount of a volume in the servers' container."""
 
-    name: Annotated[
-        str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63, description="Name of the volume.")
-    ]
+    name: Annotated[Label, Meta(description="Name of the volume.")]
     mount_path: Annotated[str, Meta(pattern=r"^/[^:]*$", max_length=1024, description="Path in the container.")]
     sub_path: Annotated[
         Annotated[str, Meta(max_length=1024)] | None, Meta(description="Path within the volume. Default: its root.")

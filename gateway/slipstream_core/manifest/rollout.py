@@ -9,12 +9,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from slipstream_core.manifest.spec import Spec
+from slipstream_core.manifest.spec import Share, Spec
 
 MAX_SECONDS = 3600
 MAX_STEPS = 16
 
-Share = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 
 
