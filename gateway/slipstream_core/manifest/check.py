@@ -76,23 +76,32 @@ def _check_struct(value: object, expected: inspect.StructType, path: str) -> Ite
 
 def _check_union(value: object, expected: inspect.UnionType, path: str) -> Iterator[Problem]:
     """A union is either `something | None`, or tagged structs."""
-    others = [kind for kind in expected.types if not isinstance(kind, inspect.NoneType)]
-    if value is None and len(others) < len(expected.types):
+    if value is None and any(isinstance(kind, inspect.NoneType) for kind in expected.types):
         return
-    if len(others) == 1:
-        yield from check(value, others[0], path)
+    if (chosen := member_of(value, expected)) is not None:
+        yield from check(value, chosen, path)
         return
-    structs = {kind.tag: kind for kind in others if isinstance(kind, inspect.StructType)}
-    tag_field = next(iter(structs.values())).tag_field or ""
     if not isinstance(value, Mapping):
         yield Problem(path, f"must be a mapping, got {show(value)}")
         return
-    tag = value.get(tag_field)
-    chosen = structs.get(tag) if isinstance(tag, str) else None
-    if chosen is None:
-        yield Problem(_join(path, tag_field), f"must be {_one_of(structs)}, got {show(tag)}")
-    else:
-        yield from _check_struct(value, chosen, path)
+    structs = _structs(expected)
+    tag_field = structs[0].tag_field or ""
+    message = f"must be {_one_of([kind.tag for kind in structs])}, got {show(value.get(tag_field))}"
+    yield Problem(_join(path, tag_field), message)
+
+
+def member_of(value: object, expected: inspect.UnionType) -> inspect.Type | None:
+    """The member of a union that `value` is meant to be; None if that is ambiguous."""
+    others = [kind for kind in expected.types if not isinstance(kind, inspect.NoneType)]
+    if value is None or len(others) == 1:
+        return None if value is None else others[0]
+    structs = _structs(expected)
+    tag = value.get(structs[0].tag_field) if isinstance(value, Mapping) else None
+    return next((kind for kind in structs if kind.tag == tag), None)
+
+
+def _structs(expected: inspect.UnionType) -> list[inspect.StructType]:
+    return [kind for kind in expected.types if isinstance(kind, inspect.StructType)]
 
 
 def _check_list(value: object, expected: inspect.VarTupleType, path: str) -> Iterator[Problem]:

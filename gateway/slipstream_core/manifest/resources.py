@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.check import Problem, member_of
 from slipstream_core.manifest.objects import ManifestObject, ModelPair
 from slipstream_core.manifest.parse import TYPES, parse_object, without_status
 from slipstream_core.manifest.reports import object_key
@@ -110,7 +110,7 @@ def _prune(value: object, expected: inspect.Type, path: str, ignored: list[str])
             return _prune(value, expected.type, path, ignored)
         case inspect.StructType() if isinstance(value, Mapping):
             return _prune_struct(value, expected, path, ignored)
-        case inspect.UnionType() if (chosen := _member(value, expected)) is not None:
+        case inspect.UnionType() if (chosen := member_of(value, expected)) is not None:
             return _prune(value, chosen, path, ignored)
         case inspect.VarTupleType() if isinstance(value, list):
             return [_prune(item, expected.item_type, f"{path}[{index}]", ignored) for index, item in enumerate(value)]
@@ -133,13 +133,3 @@ def _prune_struct(
         else:
             ignored.append(inner)
     return kept
-
-
-def _member(value: object, expected: inspect.UnionType) -> inspect.Type | None:
-    """The member of a union that `value` is meant to be; None if that is ambiguous."""
-    others = [kind for kind in expected.types if not isinstance(kind, inspect.NoneType)]
-    if value is None or len(others) == 1:
-        return None if value is None else others[0]
-    structs = [kind for kind in others if isinstance(kind, inspect.StructType)]
-    tag = value.get(structs[0].tag_field) if isinstance(value, Mapping) else None
-    return next((kind for kind in structs if kind.tag == tag), None)

@@ -87,13 +87,8 @@ def _without_switch(good: GoodVersion | None) -> GoodVersion | None:
     item = good.parsed.item if good is not None else None
     if good is None or item is None or not item.spec.kill_switch:
         return good
-    # Two branches, because the type of the replaced spec depends on the type of the object.
-    if isinstance(item, ModelPair):
-        pair_spec = msgspec.structs.replace(item.spec, kill_switch=None)
-        unkilled = msgspec.structs.replace(good.parsed, item=msgspec.structs.replace(item, spec=pair_spec))
-    else:
-        policy_spec = msgspec.structs.replace(item.spec, kill_switch=None)
-        unkilled = msgspec.structs.replace(good.parsed, item=msgspec.structs.replace(item, spec=policy_spec))
+    spec = msgspec.structs.replace(item.spec, kill_switch=None)
+    unkilled = msgspec.structs.replace(good.parsed, item=msgspec.structs.replace(item, spec=spec))
     return GoodVersion(good.raw, unkilled)
 
 
