@@ -18,8 +18,9 @@ def draws_of(name: str) -> Draws:
 
 
 def chosen_draws(**values: Any) -> Draws:
-    """No draws, but for `values`."""
-    return msgspec.structs.replace(NO_DRAWS, **values)
+    """The largest draws, to which only shares of 1 apply, but for `values`."""
+    largest = NO_DRAWS.hold_back
+    return msgspec.structs.replace(NO_DRAWS, **{"parity": largest, "canary": largest, **values})
 
 
 def by_turns(*draws: Draws) -> Callable[[], Draws]:
