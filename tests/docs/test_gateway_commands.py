@@ -6,7 +6,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -42,14 +43,12 @@ ASKED = {"model": "support-8b", "messages": [{"role": "user", "content": "tokens
 
 
 @pytest.fixture
-def servers(shell: Shell) -> Iterator[list[OpenAiServer]]:
+def servers(shell: Shell, exit_stack: ExitStack) -> list[OpenAiServer]:
     """One for each arm of the pair in `pair.yaml`."""
-    found = [OpenAiServer(), OpenAiServer()]
+    found = [exit_stack.enter_context(OpenAiServer()) for _ in range(2)]
     manifest = PAIR.format(plain=found[0].url, speculative=found[1].url)
     (shell.folder / "pair.yaml").write_text(manifest, encoding="utf-8")
-    yield found
-    for server in found:
-        server.stop()
+    return found
 
 
 def post(url: str, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.e2e.test_cluster import REPLY, SUMMARY, until
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.kubelet import TritonKubelet
+from tests.support.ports import lasting_ports
 
 # tests/operator has each rule.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
@@ -25,19 +27,16 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 @pytest.fixture
 def make_kubelet(
-    kube: KubeApiServer, namespace: str, tmp_path: Path, free_ports: Callable[[int], list[int]]
-) -> Iterator[Callable[[str], TritonKubelet]]:
-    made: list[TritonKubelet] = []
-
+    kube: KubeApiServer, namespace: str, tmp_path: Path, exit_stack: ExitStack
+) -> Callable[[str], TritonKubelet]:
     def make(name: str) -> TritonKubelet:
-        grpc, http, metrics = free_ports(3)
+        ports = dict(zip(("grpc", "http", "metrics"), lasting_ports(3), strict=True))
         (tmp_path / name).mkdir()
-        made.append(TritonKubelet(kube, namespace, tmp_path / name, {"grpc": grpc, "http": http, "metrics": metrics}))
-        return made[-1]
+        kubelet = TritonKubelet(kube, namespace, tmp_path / name, ports)
+        exit_stack.callback(kubelet.stop)
+        return kubelet
 
-    yield make
-    for kubelet in made:
-        kubelet.stop()
+    return make
 
 
 @pytest.fixture

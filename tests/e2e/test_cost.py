@@ -7,10 +7,10 @@ the control.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.polling import eventually
+from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
 from tests.support.threaded_server import WebServer
 
@@ -90,33 +91,24 @@ class PricedServer(WebServer):
 
 
 @pytest.fixture
-def priced_server() -> Iterator[Callable[[float], PricedServer]]:
+def priced_server(exit_stack: ExitStack) -> Callable[[float], PricedServer]:
     """Starts servers; all are stopped after the test."""
-    servers: list[PricedServer] = []
-
-    def start(dearer: float) -> PricedServer:
-        servers.append(PricedServer(dearer))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.stop()
+    return lambda dearer: exit_stack.enter_context(PricedServer(dearer))
 
 
 @pytest.fixture
 def gateway(
-    kube: KubeApiServer, namespace: str, redis: RedisServer, tmp_path: Path, free_ports: Callable[[int], list[int]]
-) -> Iterator[Callable[[], Gateway]]:
+    kube: KubeApiServer, namespace: str, redis: RedisServer, tmp_path: Path, exit_stack: ExitStack
+) -> Callable[[], Gateway]:
     """Starts the gateway, once there are objects for it."""
-    with contextlib.ExitStack() as stack:
 
-        def start() -> Gateway:
-            options = ("--conformance", "off")
-            made = Gateway("gateway", kube, namespace, redis.url, tmp_path, free_ports(1)[0], *options)
-            stack.callback(made.child.stop, timeout_s=15)
-            return made
+    def start() -> Gateway:
+        options = ("--conformance", "off")
+        made = Gateway("gateway", kube, namespace, redis.url, tmp_path, lasting_ports(1)[0], *options)
+        exit_stack.callback(made.child.stop, timeout_s=15)
+        return made
 
-        yield start
+    return start
 
 
 def one_pool(server: Callable[[float], PricedServer], dearer: float) -> JSON:

@@ -18,17 +18,9 @@ from tests.gateway.openai_server import OpenAiServer
 
 
 @pytest.fixture
-def openai_server() -> Iterator[Callable[..., OpenAiServer]]:
+def openai_server(exit_stack: contextlib.ExitStack) -> Callable[..., OpenAiServer]:
     """Starts servers; all are stopped after the test."""
-    servers: list[OpenAiServer] = []
-
-    def start(port: int = 0) -> OpenAiServer:
-        servers.append(OpenAiServer(port))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.stop()
+    return lambda port=0: exit_stack.enter_context(OpenAiServer(port))
 
 
 @pytest.fixture(scope="session")
@@ -58,28 +50,24 @@ def run_gateway() -> Callable[..., contextlib.AbstractContextManager[Gateway]]:
 
 @pytest.fixture
 def gateway(
-    tmp_path: Path, run_gateway: Callable[..., contextlib.AbstractContextManager[Gateway]]
-) -> Iterator[Callable[..., Gateway]]:
+    tmp_path: Path,
+    run_gateway: Callable[..., contextlib.AbstractContextManager[Gateway]],
+    exit_stack: contextlib.ExitStack,
+) -> Callable[..., Gateway]:
     """Starts gateways for a manifest's text; all are stopped after the test."""
-    with contextlib.ExitStack() as stack:
-
-        def start(text: str, **options: Any) -> Gateway:
-            return stack.enter_context(run_gateway(tmp_path / "pair.yaml", text, **options))
-
-        yield start
+    return lambda text, **options: exit_stack.enter_context(run_gateway(tmp_path / "pair.yaml", text, **options))
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[GatewaySettings], Gateway]]:
+def serve(exit_stack: contextlib.ExitStack) -> Callable[[GatewaySettings], Gateway]:
     """Starts gateways for settings; all are stopped after the test."""
-    with contextlib.ExitStack() as stack:
 
-        def start(settings: GatewaySettings) -> Gateway:
-            started = Gateway(settings.manifest or Path(), settings)
-            stack.callback(started.stop)
-            return started
+    def start(settings: GatewaySettings) -> Gateway:
+        started = Gateway(settings.manifest or Path(), settings)
+        exit_stack.callback(started.stop)
+        return started
 
-        yield start
+    return start
 
 
 @pytest.fixture

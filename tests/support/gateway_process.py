@@ -57,6 +57,7 @@ class Process:
             ports = consecutive_ports(workers)
             self.admin_urls = [f"http://127.0.0.1:{admin}" for admin in ports]
             command += ["--workers", str(workers), "--admin-port", str(ports[0])]
+        self.log = log
         if open_files is not None:
             limits = "ulimit -S -n {} && ulimit -H -n {}".format(*open_files)
             command = ["sh", "-c", f'{limits} && exec "$@"', "sh", *command]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from typing import Self
 
 from tests.support.threaded_server import ConnectionServer
 
@@ -39,12 +38,6 @@ class Network(ConnectionServer):
         self._released = asyncio.Event()
         self._is_held = False
         super().__init__(host=host, tls=tls)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
 
     def hold(self) -> None:
         """Let nothing through until `release`."""

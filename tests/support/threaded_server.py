@@ -8,6 +8,7 @@ import ssl
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Self
 
 from aiohttp import web
 
@@ -38,6 +39,12 @@ class ThreadedServer(ABC):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         if self._thread.is_alive():

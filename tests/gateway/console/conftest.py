@@ -106,18 +106,17 @@ OpenConsole = Callable[..., tuple[Page, Seen]]
 
 
 @pytest.fixture
-def open_console(browser: Browser) -> Iterator[OpenConsole]:
+def open_console(browser: Browser, exit_stack: contextlib.ExitStack) -> OpenConsole:
     """Opens a gateway's console in a context of its own and waits for figures."""
-    with contextlib.ExitStack() as stack:
 
-        def open_(url: str, *, state: str = "live", **options: Any) -> tuple[Page, Seen]:
-            context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
-            stack.callback(context.close)
-            page = context.new_page()
-            page.set_default_timeout(WAIT_MS)
-            seen = Seen(page)
-            page.goto(f"{url}/console")
-            page.wait_for_selector(f"#link[data-state={state}]")
-            return page, seen
+    def open_(url: str, *, state: str = "live", **options: Any) -> tuple[Page, Seen]:
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+        exit_stack.callback(context.close)
+        page = context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        seen = Seen(page)
+        page.goto(f"{url}/console")
+        page.wait_for_selector(f"#link[data-state={state}]")
+        return page, seen
 
-        yield open_
+    return open_

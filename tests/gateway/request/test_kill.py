@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -105,33 +106,29 @@ def _answer(body: bytes) -> service_pb2.ModelStreamInferResponse:
 
 
 @pytest.fixture
-async def triton_double() -> AsyncIterator[Callable[[], Any]]:
+async def triton_double(async_exit_stack: AsyncExitStack) -> Callable[[], Any]:
     """Starts servers; all are stopped after the test."""
-    servers: list[TritonDouble] = []
 
     async def start() -> TritonDouble:
-        servers.append(TritonDouble())
-        await servers[-1].start()
-        return servers[-1]
+        server = TritonDouble()
+        async_exit_stack.push_async_callback(server.stop)
+        await server.start()
+        return server
 
-    yield start
-    for server in servers:
-        await server.stop()
+    return start
 
 
 @pytest.fixture
-async def make_fleet() -> AsyncIterator[Callable[[], Fleet]]:
+async def make_fleet(async_exit_stack: AsyncExitStack) -> Callable[[], Fleet]:
     """Makes fleets; all are closed after the test."""
     settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=10.0))
-    made: list[Fleet] = []
 
     def make() -> Fleet:
-        made.append(Fleet(lambda key: connect(key, settings), clock=time.monotonic))
-        return made[-1]
+        fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
+        async_exit_stack.push_async_callback(fleet.aclose)
+        return fleet
 
-    yield make
-    for fleet in made:
-        await fleet.aclose()
+    return make
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ spans."""
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -50,10 +50,9 @@ def certificates(tmp_path: Path) -> Callable[[str], Certificates]:
 
 
 @pytest.fixture
-def tls_front() -> Iterator[Callable[[int, ssl.SSLContext], Network]]:
+def tls_front(exit_stack: ExitStack) -> Callable[[int, ssl.SSLContext], Network]:
     """Starts TLS terminators before plain servers; all are stopped after the test."""
-    with contextlib.ExitStack() as fronts:
-        yield lambda to_port, tls: fronts.enter_context(Network(to_port, tls=tls))
+    return lambda to_port, tls: exit_stack.enter_context(Network(to_port, tls=tls))
 
 
 @pytest.fixture

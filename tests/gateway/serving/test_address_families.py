@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +57,19 @@ def accepts(host: str, port: int) -> bool:
 
 
 @pytest.fixture
-def listen(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Listening]]:
+def listen(tmp_path: Path, free_ports: Callable[[int], list[int]], exit_stack: ExitStack) -> Callable[..., Listening]:
     """Starts gateways; all are killed after the test."""
-    found: list[Listening] = []
 
     def run(text: str, *options: str, **more: Any) -> Listening:
-        manifest = tmp_path / f"pair-{len(found)}.yaml"
+        ports = [*free_ports(2), consecutive_ports(2)[0]]
+        manifest = tmp_path / f"pair-{ports[0]}.yaml"
         manifest.write_text(text)
-        found.append(Listening(manifest, [*free_ports(2), consecutive_ports(2)[0]], *options, **more))
-        return found[-1]
+        gateway = Listening(manifest, ports, *options, **more)
+        exit_stack.callback(gateway.child.wait)
+        exit_stack.callback(gateway.child.kill)
+        return gateway
 
-    yield run
-    for gateway in found:
-        gateway.child.kill()
-        gateway.child.wait()
+    return run
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -6,7 +6,7 @@ Speculation goes before requests do: drafts shrink, then there are none, then lo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -100,8 +100,12 @@ class Stand:
 
 @pytest.fixture
 def stand(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], triton_endpoint: str, tmp_path: Path
-) -> Iterator[Stand]:
+    gateway: Callable[..., Any],
+    openai_server: Callable[..., Any],
+    triton_endpoint: str,
+    tmp_path: Path,
+    exit_stack: contextlib.ExitStack,
+) -> Stand:
     file = Keys(tmp_path / "keys.json")
     keys = {"normal": file.create(), "low": file.create("--priority", "low"), "admin": file.create("--admin")}
     served = gateway(
@@ -111,8 +115,7 @@ def stand(
         overload=OverloadSettings(adaptive=False),
     )
     served.headers["authorization"] = f"Bearer {keys['admin']}"
-    with contextlib.ExitStack() as stack:
-        yield Stand(served, keys, stack)
+    return Stand(served, keys, exit_stack)
 
 
 def test_as_load_rises_drafts_shrink_then_end_then_low_priority_waits_then_it_is_refused(stand: Stand) -> None:

@@ -5,7 +5,8 @@ does (`scripted_dialects`): the engines themselves need GPUs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import httpx
@@ -45,19 +46,14 @@ class Served(NamedTuple):
 
 
 @pytest.fixture
-def serve_dialect(gateway: Callable[..., Any]) -> Iterator[Callable[[str], Served]]:
-    servers: list[scripted.ScriptedDialect] = []
-
+def serve_dialect(gateway: Callable[..., Any], exit_stack: ExitStack) -> Callable[[str], Served]:
     def start(dialect: str) -> Served:
         kind = scripted.DIALECTS[dialect]
-        plain, speculative = kind(speculates=False), kind(speculates=True)
-        servers.extend((plain, speculative))
+        plain, speculative = (exit_stack.enter_context(kind(speculates=drafts)) for drafts in (False, True))
         text = scripted.pair_text(dialect, plain=plain.url, speculative=speculative.url)
         return Served(gateway(text), plain, speculative)
 
-    yield start
-    for server in servers:
-        server.stop()
+    return start
 
 
 def events(answer: httpx.Response) -> list[Json]:

@@ -6,7 +6,8 @@ API server, operator, gateway, Redis and the servers of vLLM are real; kubelet a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,22 +27,20 @@ COMPARED_S = 800.0  # two servers on one core
 
 @pytest.fixture
 def make_kubelet(
-    preloaded_vllm: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path
-) -> Iterator[Callable[[str], VllmKubelet]]:
+    preloaded_vllm: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path, exit_stack: ExitStack
+) -> Callable[[str], VllmKubelet]:
     """Its servers share one core. On two, each would keep one for a while, and other load on one of the cores would
     look like a slow revision."""
-    made: list[VllmKubelet] = []
     core = max(os.sched_getaffinity(0))
 
     def make(name: str) -> VllmKubelet:
         (tmp_path / name).mkdir()
         [port] = lasting_ports(1)
-        made.append(VllmKubelet(preloaded_vllm, kube, namespace, tmp_path / name, {"http": port}, core=core))
-        return made[-1]
+        kubelet = VllmKubelet(preloaded_vllm, kube, namespace, tmp_path / name, {"http": port}, core=core)
+        exit_stack.callback(kubelet.stop)
+        return kubelet
 
-    yield make
-    for kubelet in made:
-        kubelet.stop()
+    return make
 
 
 def test_a_good_revision_is_promoted(cluster: Cluster, make_kubelet: Callable[[str], VllmKubelet]) -> None:

@@ -8,7 +8,8 @@ are greedy answers that share a batch with them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -95,20 +96,18 @@ class Running:
 
 
 @pytest.fixture
-def run_gateway(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
+def run_gateway(tmp_path: Path, exit_stack: ExitStack) -> Callable[[str], Running]:
     """Starts gateways for the text of a pair's engine; all are stopped after the test."""
-    started: list[Running] = []
 
     def run(engine: str) -> Running:
         manifest = tmp_path / "pair.yaml"
         manifest.write_text(HEAD.format() + engine + POLICY)
         [port] = lasting_ports(1)
-        started.append(Running(UpOptions(manifest=manifest, port=port, grpc_port=1), tmp_path))
-        return started[-1]
+        running = Running(UpOptions(manifest=manifest, port=port, grpc_port=1), tmp_path)
+        exit_stack.callback(running.process.stop)
+        return running
 
-    yield run
-    for one in started:
-        one.process.stop()
+    return run
 
 
 def test_server_of_garbage_never_speculates(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -121,17 +122,14 @@ class Traffic:
 
 
 @pytest.fixture
-async def traffic() -> AsyncIterator[Callable[[VllmServer, VllmServer], Traffic]]:
-    made: list[Traffic] = []
-
+async def traffic(async_exit_stack: AsyncExitStack) -> Callable[[VllmServer, VllmServer], Traffic]:
     def make(plain: VllmServer, speculative: VllmServer) -> Traffic:
-        made.append(Traffic(plain.url, speculative.url))
-        return made[-1]
+        made = Traffic(plain.url, speculative.url)
+        async_exit_stack.push_async_callback(made.fleet.aclose)
+        async_exit_stack.push_async_callback(made.parity.aclose)
+        return made
 
-    yield make
-    for one in made:
-        await one.parity.aclose()
-        await one.fleet.aclose()
+    return make
 
 
 def _requests(count: int, **more: Any) -> list[GenerationRequest]:
