@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from slipstream_core.observation import Draws
@@ -15,6 +15,10 @@ from slipstream_gateway.decide.route import fresh_draws
 
 from tests.gateway.gateway_thread import Gateway
 from tests.gateway.openai_server import OpenAiServer
+from tests.support.http_server import Asked, Reply, answering
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture
@@ -68,6 +72,38 @@ def serve(exit_stack: contextlib.ExitStack) -> Callable[[GatewaySettings], Gatew
         return started
 
     return start
+
+
+class OtlpReceiver(NamedTuple):
+    """A receiver of OTLP over HTTP: its address, and what it got, each with its path."""
+
+    url: str
+    got: list[tuple[str, bytes]]
+
+    def all_bytes(self) -> bytes:
+        """Strings are plain bytes in protobuf."""
+        return b"".join(body for _, body in self.got)
+
+
+@pytest.fixture
+def otlp_receiver() -> Iterator[OtlpReceiver]:
+    got: list[tuple[str, bytes]] = []
+
+    def keep(asked: Asked) -> Reply:
+        got.append((asked.path, asked.body))
+        return Reply()
+
+    with answering(keep) as url:
+        yield OtlpReceiver(url, got)
+
+
+@pytest.fixture(scope="module")  # it keeps an event loop in this thread while it is open, which other tests need free
+def browser() -> Iterator[Browser]:
+    """The machine's Chromium. It is imported here, because few tests need it."""
+    from tests.support.browser import chromium
+
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture

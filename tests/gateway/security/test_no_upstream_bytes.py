@@ -56,7 +56,7 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
     free_ports: Callable[[int], list[int]],
     http_server: ThreadedServer,
     triton: ThreadedServer,
-    collector: tuple[str, list[bytes]],
+    otlp_receiver: Any,
 ) -> None:
     manifest, audit, log = tmp_path / "pairs.yaml", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
     pairs = [
@@ -64,11 +64,11 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
         PAIR.format(name="triton", protocol="triton", endpoint=f"grpc://127.0.0.1:{triton.port}"),
     ]
     manifest.write_text("---".join(pairs))
-    [port], (otlp, spans) = free_ports(1), collector
+    [port] = free_ports(1)
     options = ["--log-level", "debug", "--audit-log", str(audit)]
     # aiohttp waits for more of a body whose framing broke after a part of it.
     options += ["--chunk-timeout", "1", "--total-timeout", "3"]
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp_receiver.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     found: dict[str, Any] = {}
     process = Process(manifest, port, *options, log=log, environment=environment)
     try:
@@ -86,8 +86,13 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
     assert failed.count("upstream_failed") > len(HTTP_ANSWERS) + len(
         GRPC_ANSWERS
     )  # the servers were asked, and not believed
-    assert spans
-    places = {"log": log.read_bytes(), "spans": b"".join(spans), "audit log": audit.read_bytes(), "metrics": metrics}
+    assert otlp_receiver.got
+    places = {
+        "log": log.read_bytes(),
+        "spans": otlp_receiver.all_bytes(),
+        "audit log": audit.read_bytes(),
+        "metrics": metrics,
+    }
     places |= {what: error for what, (_, error) in found.items()}
     assert [place for place, data in places.items() if SECRET in data] == []
     assert b"slipstream_gateway/" not in places["log"]  # no traceback of ours, which would print the causes of an error
