@@ -15,12 +15,11 @@ from tests.support.gateway_process import Process
 
 @pytest.fixture(scope="module")
 def breaking_network() -> Iterator[Callable[..., BreakingNetwork]]:
-    """Makes networks to a server at `host:port`; all are stopped after the module."""
+    """Makes networks to a server at `host:port` of the loopback; all are stopped after the module."""
     with ExitStack() as stack:
 
         def make(endpoint: str, addresses: int = 2) -> BreakingNetwork:
-            host, _, port = endpoint.rpartition(":")
-            return stack.enter_context(BreakingNetwork(host, int(port), addresses))
+            return stack.enter_context(BreakingNetwork(int(endpoint.rpartition(":")[2]), addresses))
 
         yield make
 
