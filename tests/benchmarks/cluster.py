@@ -41,7 +41,7 @@ def cluster(gateways: int) -> Iterator[Cluster]:
         url = stack.enter_context(canned.upstream())
         install_chart(kube, CRDS)
         kube.namespace(NAMESPACE)
-        kube.client().apply_yaml(canned.MANIFEST.format(url=url, policy=SPECULATES), namespace=NAMESPACE)
+        kube.client().apply_yaml(canned.pair(url, SPECULATES), namespace=NAMESPACE)
         redis = RedisServer(folder, *lasting_ports(1))
         stack.callback(redis.stop)
         operator = _operator(kube, folder, redis.url)

@@ -17,28 +17,12 @@ import pytest
 from tests.docs.shell import Shell, until
 from tests.gateway.openai_server import OpenAiServer
 from tests.support.doc_blocks import Block, find, runs, runs_each
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.redis_server import RedisServer
 
 ADDRESS = "http://127.0.0.1:8080"
 TWO_POOLS = "apiVersion: slipstream.dev/v1alpha1\nkind: ModelPair\nmetadata: {name: llama}\nspec:\n  model: llama-70b"
 PORTS = Callable[[int], list[int]]
-PAIR = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: support}}
-spec:
-  model: support-8b
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, endpoints: ["{plain}"], model: support-8b}}
-      speculative: {{protocol: openai, endpoints: ["{speculative}"], model: support-8b}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: support}}
-spec: {{pair: support, allowClientMode: true}}
-"""
 ASKED = {"model": "support-8b", "messages": [{"role": "user", "content": "tokens=3"}]}
 
 
@@ -46,7 +30,8 @@ ASKED = {"model": "support-8b", "messages": [{"role": "user", "content": "tokens
 def servers(shell: Shell, exit_stack: ExitStack) -> list[OpenAiServer]:
     """One for each arm of the pair in `pair.yaml`."""
     found = [exit_stack.enter_context(OpenAiServer()) for _ in range(2)]
-    manifest = PAIR.format(plain=found[0].url, speculative=found[1].url)
+    engine = external(*(arm(server.url, model="support-8b") for server in found))
+    manifest = pair_yaml(engine, name="support", model="support-8b", policy=", allowClientMode: true")
     (shell.folder / "pair.yaml").write_text(manifest, encoding="utf-8")
     return found
 
@@ -184,7 +169,8 @@ def test_up_serves_a_manifest(
 @runs("docs/bench.md", "slipstream bench -f")
 def test_bench_measures_and_replay_reads_it(blocks: list[Block], shell: Shell, servers: list[OpenAiServer]) -> None:
     write_calls(shell)
-    (shell.folder / "cautious.yaml").write_text(PAIR.partition("---\n")[2].format(), encoding="utf-8")
+    policy = (shell.folder / "pair.yaml").read_text(encoding="utf-8").partition("---\n")[2]
+    (shell.folder / "cautious.yaml").write_text(policy, encoding="utf-8")
     shell.run(blocks[0])
     assert all(server.requests for server in servers)
 

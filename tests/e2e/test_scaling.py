@@ -18,6 +18,7 @@ from tests.e2e.real_cluster import Cluster, Stream, Streams, running_cluster, te
 from tests.e2e.test_cluster import SUMMARY
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
+from tests.support.manifests import EMBEDDED, pair_yaml
 from tests.support.polling import eventually
 from tests.support.replicas import Replicas
 
@@ -25,19 +26,14 @@ pytestmark = pytest.mark.timeout(600)
 
 IDLE_S = 60
 SERVER_S = 120.0  # four servers start one after the other, on the cores that the traffic uses
-PAIR = f"""\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: support}}
-spec:
-  model: support
-  target: {{source: "embedded:target"}}
-  draft: {{kind: model, source: "embedded:draft"}}
-  engine: {{kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}}
-  serving:
-    gpus: 0
-    autoscaling: {{minReplicas: 0, maxReplicas: 4, idleSeconds: {IDLE_S}, coldStartSeconds: 120}}
-"""
+SERVING = f"autoscaling: {{minReplicas: 0, maxReplicas: 4, idleSeconds: {IDLE_S}, coldStartSeconds: 120}}"
+PAIR = pair_yaml(
+    "{kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}",
+    *EMBEDDED,
+    f"serving: {{gpus: 0, {SERVING}}}",
+    name="support",
+    model="support",
+)
 
 
 @pytest.fixture

@@ -20,27 +20,11 @@ from slipstream_tools.cli import main
 from tests.gateway.pair_manifest import chat
 from tests.support.gateway_process import Process
 from tests.support.kube import KubeApiServer
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
 
 WORKER_MIB = 150
-PAIR = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: acme}}
-spec:
-  model: acme
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, endpoints: ["{plain}"], model: up}}
-      speculative: {{protocol: openai, endpoints: ["{speculative}"], model: up}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: acme}}
-spec: {{pair: acme, allowClientMode: true, holdBackShare: 0}}
-"""
 
 
 def _reports(kube: KubeApiServer, namespace: str) -> list[Any]:
@@ -51,7 +35,8 @@ def _reports(kube: KubeApiServer, namespace: str) -> list[Any]:
 def test_every_worker_watches_and_reports_and_obeys_kubectl_within_the_memory_of_a_worker(
     kube: KubeApiServer, crds: None, namespace: str, openai_server: Any, tmp_path: Path, exit_stack: ExitStack
 ) -> None:
-    objects = PAIR.format(plain=openai_server().url, speculative=openai_server().url)
+    engine = external(arm(openai_server().url), arm(openai_server().url))
+    objects = pair_yaml(engine, name="acme", policy=", allowClientMode: true, holdBackShare: 0")
     kube.client().apply_yaml(objects, namespace=namespace)
     options = ["--namespace", namespace, "--report-namespace", namespace]
     options += ["--kubeconfig", str(kube.kubeconfig()), "--snapshot", str(tmp_path / "snapshot.json")]

@@ -11,29 +11,16 @@ from slipstream_core.types import Arm, Decision, GenerationRequest, Reason
 from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.request.candidates import Candidate, Plan, Sent, Tried, has_elsewhere, next_candidate
 
-MANIFEST = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: pair}
-spec:
-  model: acme
-  target: {source: "embedded:target"}
-  draft: {kind: model, source: "embedded:draft"}
-  engine: {kind: slipstream, endpoints: [%s]}
-"""
-ARMS = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: pair}
-spec:
-  model: acme
-  maxDraftTokens: 5
-  engine:
-    kind: external
-    arms:
-      plain: {protocol: triton, model: acme, endpoints: ["grpc://127.0.0.1:1"]}
-      speculative: {protocol: triton, model: acme, endpoints: ["grpc://127.0.0.1:2", "grpc://127.0.0.1:3"]}
-"""
+from tests.support.manifests import EMBEDDED, arm, external, pair_yaml
+
+MANIFEST = pair_yaml("{kind: slipstream, endpoints: [%s]}", *EMBEDDED)
+ARMS = pair_yaml(
+    external(
+        arm("grpc://127.0.0.1:1", protocol="triton"),
+        arm("grpc://127.0.0.1:2", "grpc://127.0.0.1:3", protocol="triton"),
+    ),
+    "maxDraftTokens: 5",
+)
 GREEDY, SAMPLED = 0.0, 0.8
 
 
@@ -115,7 +102,7 @@ async def test_switch_that_is_turned_on_between_two_attempts_ends_drafting(bench
 async def test_stream_goes_on_plainly_where_the_pair_has_lost_its_draft_meanwhile(
     bench: Callable[..., Any], temperature: float, killed: bool
 ) -> None:
-    without = MANIFEST.replace('kind: model, source: "embedded:draft"', "kind: none")
+    without = MANIFEST.replace("kind: model, source: embedded:draft", "kind: none")
     pair = bench(without % '"grpc://127.0.0.1:1", "grpc://127.0.0.1:2"').served
     assert pair.speculative is None
     attempts = list(resume_candidates(pair, decision(), request(temperature), pair.plain.replicas[0], lambda: killed))
@@ -176,17 +163,10 @@ async def test_only_another_server_is_elsewhere(served: Callable[[int], Any]) ->
         assert has_elsewhere(pair, pair.plain.replicas[0]) is (count == 2)
 
 
-VLLM = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: pair}
-spec:
-  model: acme
-  engine:
-    kind: vllm
-    endpoints: ["http://127.0.0.1:1", "http://127.0.0.1:2"]
-    plain: {endpoints: ["http://127.0.0.1:8", "http://127.0.0.1:9"]}
-"""
+VLLM = pair_yaml(
+    '{kind: vllm, endpoints: ["http://127.0.0.1:1", "http://127.0.0.1:2"],'
+    ' plain: {endpoints: ["http://127.0.0.1:8", "http://127.0.0.1:9"]}}'
+)
 
 
 def refused_by_vllm() -> GenerationRequest:

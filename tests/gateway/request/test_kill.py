@@ -25,28 +25,12 @@ from slipstream_gateway.upstreams.engine_server import EngineUpstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.support.engines import engine_in_triton
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.network import Network
 from tests.support.polling import PATIENCE_S, soon
 
-MANIFEST = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: acme{pair}
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, model: m, endpoints: ["http://127.0.0.1:9"]}}
-      speculative: {{protocol: triton, model: embedded, endpoints: {endpoints}}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: policy}}
-spec: {{pair: pair{policy}}}
-"""
 KILLS: dict[str, dict[str, str]] = {
-    "pair": {"pair": "\n  killSwitch: true"},
+    "pair": {"field": "killSwitch: true"},
     "policy": {"policy": ", killSwitch: true"},
 }
 
@@ -136,9 +120,12 @@ def fleet(make_fleet: Callable[[], Fleet]) -> Fleet:
     return make_fleet()
 
 
-def table(*servers: TritonDouble, pair: str = "", policy: str = "", killed: str | None = None) -> RoutingTable:
-    endpoints = "[" + ", ".join(f'"{server.endpoint}"' for server in servers) + "]"
-    found = compile_table(parse(MANIFEST.format(pair=pair, policy=policy, endpoints=endpoints)))
+def table(
+    *servers: TritonDouble, model: str = "acme", field: str = "", policy: str = "", killed: str | None = None
+) -> RoutingTable:
+    speculative = arm(*(server.endpoint for server in servers), model="embedded", protocol="triton")
+    engine = external(arm("http://127.0.0.1:9", model="m"), speculative)
+    found = compile_table(parse(pair_yaml(engine, field, model=model, policy=policy)))
     routes = {name: msgspec.structs.replace(route, killed=killed) for name, route in found.routes.items()}
     return msgspec.structs.replace(found, routes=routes)
 
@@ -316,7 +303,7 @@ async def test_a_pair_that_is_renamed_or_loses_its_model_with_the_kill_is_told(
     server = await triton_double()
     fleet.swap(table(server))
     running = fleet.enter()
-    renamed = table(server, pair="-renamed", killed="now")
+    renamed = table(server, model="acme-renamed", killed="now")
     fleet.swap(renamed if still_served else compile_table(()), killed={"pair"})
     await soon(lambda: counts(server) == [2])
     assert fleet.current.killed == {"pair"}

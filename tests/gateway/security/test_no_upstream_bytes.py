@@ -16,30 +16,23 @@ from tests.gateway.security.broken_servers import (
     SECRET,
     BrokenHttpServer,
     BrokenTriton,
-    started,
 )
 from tests.support.gateway_process import Process
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import PATIENCE_S
 from tests.support.threaded_server import ThreadedServer
-
-PAIR = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: {name}}}
-spec:
-  model: {name}
-  engine: {{kind: external, arms: {{plain: {{protocol: {protocol}, model: {name}, endpoints: ["{endpoint}"]}}}}}}
-"""
 
 
 @pytest.fixture
 def http_server() -> Iterator[ThreadedServer]:
-    yield from started(BrokenHttpServer)
+    with BrokenHttpServer() as server:
+        yield server
 
 
 @pytest.fixture
 def triton() -> Iterator[ThreadedServer]:
-    yield from started(BrokenTriton)
+    with BrokenTriton() as server:
+        yield server
 
 
 def ask(client: httpx.Client, model: str, kind: str, *, stream: bool) -> tuple[int, bytes]:
@@ -59,11 +52,12 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
     otlp_receiver: Any,
 ) -> None:
     manifest, audit, log = tmp_path / "pairs.yaml", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
-    pairs = [
-        PAIR.format(name="web", protocol="openai", endpoint=http_server.url),
-        PAIR.format(name="triton", protocol="triton", endpoint=f"grpc://127.0.0.1:{triton.port}"),
-    ]
-    manifest.write_text("---".join(pairs))
+    arms = {
+        "web": arm(http_server.url, model="web"),
+        "triton": arm(f"grpc://127.0.0.1:{triton.port}", model="triton", protocol="triton"),
+    }
+    pairs = [pair_yaml(external(plain), name=name, model=name) for name, plain in arms.items()]
+    manifest.write_text("---\n".join(pairs))
     [port] = free_ports(1)
     options = ["--log-level", "debug", "--audit-log", str(audit)]
     # aiohttp waits for more of a body whose framing broke after a part of it.

@@ -19,6 +19,7 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.vllm_server import VllmServer
 
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 
@@ -28,28 +29,15 @@ pytestmark = pytest.mark.slow
 WAIT_S = 240.0
 MODEL = "slipstream-embedded"
 PROMPT = "Summarize the call in two sentences.\n\nAgent: Hello, how can I help?\nCustomer: My order is late."
-TWO_POOLS = """
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, model: {model}, endpoints: ["{plain}"]}}
-      speculative: {{protocol: openai, model: {model}, endpoints: ["{speculative}"]}}
-"""
-ONE_POOL = """
-  engine: {{kind: vllm, model: {model}, endpoints: ["{url}"]}}
-"""
-HEAD = """apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: acme
-  maxDraftTokens: 4"""
-POLICY = """---
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {name: pair}
-spec: {pair: pair, allowClientMode: true, maxTemperature: 2, parityShare: 0}
-"""
+POLICY = ", allowClientMode: true, maxTemperature: 2, parityShare: 0"
+
+
+def two_pools(plain: str, speculative: str) -> str:
+    return external(arm(plain, model=MODEL), arm(speculative, model=MODEL))
+
+
+def one_pool(url: str) -> str:
+    return f'{{kind: vllm, model: {MODEL}, endpoints: ["{url}"]}}'
 
 
 class Running:
@@ -101,7 +89,7 @@ def run_gateway(tmp_path: Path, exit_stack: ExitStack) -> Callable[[str], Runnin
 
     def run(engine: str) -> Running:
         manifest = tmp_path / "pair.yaml"
-        manifest.write_text(HEAD.format() + engine + POLICY)
+        manifest.write_text(pair_yaml(engine, "maxDraftTokens: 4", policy=POLICY))
         [port] = lasting_ports(1)
         running = Running(UpOptions(manifest=manifest, port=port, grpc_port=1), tmp_path)
         exit_stack.callback(running.process.stop)
@@ -113,7 +101,7 @@ def run_gateway(tmp_path: Path, exit_stack: ExitStack) -> Callable[[str], Runnin
 def test_server_of_garbage_never_speculates(
     run_gateway: Callable[[str], Running], garbage_server: VllmServer, plain_vllm_server: VllmServer
 ) -> None:
-    gateway = run_gateway(TWO_POOLS.format(model=MODEL, plain=plain_vllm_server.url, speculative=garbage_server.url))
+    gateway = run_gateway(two_pools(plain_vllm_server.url, garbage_server.url))
     reasons = []
     deadline = time.monotonic() + WAIT_S
     while "engine_not_lossless" not in reasons:
@@ -149,7 +137,7 @@ def test_server_that_is_not_speculating_passes_every_check(
 ) -> None:
     """Its answers are the target's by construction, so that a failure would be a false alarm."""
     url = plain_vllm_server.url
-    gateway = run_gateway(TWO_POOLS.format(model=MODEL, plain=url, speculative=url))
+    gateway = run_gateway(two_pools(url, url))
     found = gateway.verdict()
     assert found["withheld"] == {}
     results = {finding["subject"]: finding["result"] for finding in found["findings"]}
@@ -160,7 +148,7 @@ def test_server_that_is_not_speculating_passes_every_check(
 def test_server_with_the_plugin_keeps_both_capabilities_and_follows_draft_lengths(
     run_gateway: Callable[[str], Running], vllm_server: VllmServer
 ) -> None:
-    gateway = run_gateway(ONE_POOL.format(model=MODEL, url=vllm_server.url))
+    gateway = run_gateway(one_pool(vllm_server.url))
     found = gateway.verdict()
     assert found["withheld"] == {}
     results = {finding["subject"]: finding["result"] for finding in found["findings"]}
@@ -175,7 +163,7 @@ def test_server_that_is_kept_from_drafting_is_checked_once_it_may(
     limit = f"{vllm_server.url}/slipstream/limit"
     httpx.put(limit, json={"limit": 0}, timeout=WAIT_S).raise_for_status()
     try:
-        gateway = run_gateway(ONE_POOL.format(model=MODEL, url=vllm_server.url))
+        gateway = run_gateway(one_pool(vllm_server.url))
         eventually(
             lambda: "limit" in (gateway.conformance()["waits_for"] or ""), "a wait for the limit", seen=gateway.log
         )
