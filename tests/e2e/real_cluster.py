@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import sys
 import threading
@@ -21,6 +20,7 @@ from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
+from tests.support.streams import text_of, whole_events_of
 
 REQUEST_LIMIT_S = 60.0
 SLIPSTREAM = Path(sys.executable).parent / "slipstream"
@@ -201,23 +201,7 @@ class Streams:
             began_s = time.monotonic()
             options = {"max_tokens": self._max_tokens, "stream": True, "stream_options": {"include_usage": True}}
             response = self._cluster.ask(self._text, is_drawn=False, mode=self._mode, **options)
-            text, arm, resumed = text_of(response.text), response.headers["x-slipstream-arm"], resumed_of(response.text)
-            self.answers.append(Stream(began_s, time.monotonic(), arm, text, resumed))
-
-
-def text_of(stream: str) -> str:
-    """The text of a streamed answer."""
-    choices = [choice for event in _events(stream) for choice in event["choices"]]
-    return "".join(choice["delta"].get("content") or "" for choice in choices)
-
-
-def resumed_of(stream: str) -> tuple[str, ...]:
-    """The causes of the changes of the server that a streamed answer with usage had."""
-    return tuple(_events(stream)[-1]["usage"]["slipstream"].get("resumed", ()))
-
-
-def _events(stream: str) -> list[JSON]:
-    """The events of a stream, which must be whole."""
-    events = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
-    assert events[-1] == "[DONE]", events[-1]
-    return [json.loads(event) for event in events[:-1]]
+            events, arm = whole_events_of(response.text), response.headers["x-slipstream-arm"]
+            # The causes of the changes of its server.
+            resumed = tuple(events[-1]["usage"]["slipstream"].get("resumed", ()))
+            self.answers.append(Stream(began_s, time.monotonic(), arm, text_of(events), resumed))

@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import NamedTuple
 
-from tests.e2e.real_cluster import Cluster, text_of
+from tests.e2e.real_cluster import Cluster
 from tests.e2e.test_cluster import STEP_LIMIT_S, serves, until
 from tests.support.kube_client import JSON, KubeError
 from tests.support.kubelet import Kubelet, TritonKubelet
+from tests.support.streams import whole_text_of
 
 RUNS_S, STOPS_S = 0.05, 0.2  # of a slow server
 NOTICED_S = 5.0
@@ -82,7 +83,7 @@ class Load:
             response = self._cluster.ask(self._text, stream=True)
             ended_s = time.monotonic()
             revision = response.headers.get(REVISION, "")
-            self.answers.append(Answer(revision, text_of(response.text), ended_s - began_s, ended_s))
+            self.answers.append(Answer(revision, whole_text_of(response.text), ended_s - began_s, ended_s))
 
 
 class Rollout:

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.real_cluster import running_cluster, text_of
+from tests.e2e.real_cluster import running_cluster
 from tests.e2e.revisions import NEW_DRAFT_LENGTH, REVISION, Load, Rollout, dies, other_tokens, slower
 from tests.e2e.test_cluster import REPLY, SUMMARY, until
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.kubelet import TritonKubelet
 from tests.support.ports import lasting_ports
+from tests.support.streams import whole_text_of
 
 # tests/operator has each rule.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
@@ -85,7 +86,7 @@ def test_a_bad_revision_is_taken_back_and_no_request_fails(
     clean_up()
     assert ended["rule"] == rule, ended
     assert rollout.deployment("slipstream-support")["spec"] == serving
-    undisturbed = text_of(cluster.ask(SUMMARY, stream=True).text)
+    undisturbed = whole_text_of(cluster.ask(SUMMARY, stream=True).text)
     has_own_tokens = rule == "ParityGuard"
     texts = {answer.text for answer in load.answers if not (answer.revision and has_own_tokens)}
     assert load.of(ended["revision"]) > 0

@@ -26,11 +26,11 @@ from tests.e2e.real_cluster import (
     Streams,
     Traffic,
     running_cluster,
-    text_of,
 )
 from tests.support.kube import KubeApiServer
 from tests.support.kubelet import TritonKubelet
 from tests.support.polling import eventually
+from tests.support.streams import whole_text_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -197,7 +197,7 @@ def test_class_is_promoted_rolled_back_alone_and_comes_back_with_a_new_spec(
 
 def kill_under_streams(cluster: Cluster) -> None:
     """A kill amid streams: not a token differs from an undisturbed run, and nothing new speculates."""
-    undisturbed = text_of(cluster.ask(SUMMARY, max_tokens=160, stream=True).text)
+    undisturbed = whole_text_of(cluster.ask(SUMMARY, max_tokens=160, stream=True).text)
     with Streams(cluster, SUMMARY, clients=4, mode="speculative") as streams:
         until("streams", lambda: len(streams.answers) >= 4)
         killed_s = time.monotonic()  # a stream that begins while kubectl ends may be plain already

@@ -14,13 +14,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.real_cluster import Cluster, Stream, Streams, running_cluster, text_of
+from tests.e2e.real_cluster import Cluster, Stream, Streams, running_cluster
 from tests.e2e.test_cluster import SUMMARY
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.manifests import EMBEDDED, pair_yaml
 from tests.support.polling import eventually
 from tests.support.replicas import Replicas
+from tests.support.streams import whole_text_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -97,7 +98,7 @@ def ask(cluster: Cluster, index: int) -> str:
     answer = httpx.post(f"{gateway.url}/v1/chat/completions", json={**body, "stream": stream}, timeout=180)
     assert answer.status_code == 200, answer.text
     if stream:
-        return text_of(answer.text)
+        return whole_text_of(answer.text)
     text: str = answer.json()["choices"][0]["message"]["content"]
     return text
 

@@ -20,6 +20,7 @@ from tests.support.http_server import Reply, answering
 from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import eventually
 from tests.support.ports import dead_url
+from tests.support.streams import whole_events_of
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -46,9 +47,7 @@ def test_three_printed_commands_show_the_job_and_ctrl_c_leaves_nothing(start_up:
     assert headers["x-slipstream-arm"] == "speculative"
     assert headers["x-slipstream-class"].startswith("summarization/")
     assert int(headers["x-slipstream-draft-length"]) > 0
-    events = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
-    assert events[-1] == "[DONE]"
-    usage = json.loads(events[-2])["usage"]
+    usage = whole_events_of(body)[-1]["usage"]
     assert usage["completion_tokens_details"]["accepted_prediction_tokens"] > 0
 
     headers, body = run_pasted(label)

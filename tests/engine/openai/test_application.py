@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from http import HTTPStatus
@@ -18,6 +17,7 @@ from slipstream_engine.serving.service import EngineService
 
 from tests.engine.requests_and_answers import Make
 from tests.support.polling import soon
+from tests.support.streams import whole_events_of
 
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "delivery delay"}], "max_tokens": 8, "temperature": 0}
@@ -178,8 +178,7 @@ async def test_a_streamed_echo_precedes_text_that_is_held_back(client: Client) -
     whole = (await http.post("/v1/completions", json=body)).json()["choices"][0]["text"]
     assert whole == "abdddddd"
     streamed = await http.post("/v1/completions", json={**body, "stream": True, "stop": ["dd\u2603"]})
-    events = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
-    assert "".join(event["choices"][0]["text"] for event in events) == whole
+    assert "".join(event["choices"][0]["text"] for event in whole_events_of(streamed.text)) == whole
 
 
 async def test_a_closed_engine_refuses(client: Client, services: list[EngineService]) -> None:

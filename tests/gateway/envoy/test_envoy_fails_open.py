@@ -24,6 +24,8 @@ from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, Proce
 from tests.gateway.openai_server import OpenAiServer
 from tests.gateway.pair_manifest import manifest_text
 from tests.support.envoy import Envoy
+from tests.support.gateway_process import wait_live
+from tests.support.metrics import total
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
 
@@ -47,19 +49,12 @@ class Filter:
             text=True,
             env=os.environ,
         )
-        eventually(self._is_live, "the filter is live")
+        wait_live(self.child, f"http://127.0.0.1:{self.http_port}/health/live")
 
     def stop(self, number: signal.Signals = signal.SIGKILL) -> str:
         """Ends the process; returns its messages."""
         self.child.send_signal(number)
         return self.child.communicate(timeout=PATIENCE_S)[1]
-
-    def _is_live(self) -> bool:
-        assert self.child.poll() is None, self.child.communicate()[1]
-        try:
-            return httpx.get(f"http://127.0.0.1:{self.http_port}/health/live").status_code == 200
-        except httpx.TransportError:
-            return False
 
 
 @pytest.fixture
@@ -291,8 +286,7 @@ def test_senseless_messages_harm_nothing(envoy: Envoy, filter_: Filter, server: 
 
 
 def _in_flight(filter_: Filter) -> float:
-    lines = httpx.get(f"http://127.0.0.1:{filter_.http_port}/metrics").text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("slipstream_requests_in_flight"))
+    return total(httpx.get(f"http://127.0.0.1:{filter_.http_port}/metrics").text, "slipstream_requests_in_flight")
 
 
 @pytest.mark.slow  # many requests

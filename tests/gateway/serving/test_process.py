@@ -26,6 +26,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold, release
 from tests.support.gateway_process import Process, is_refused, read_all, stream, workers_of
+from tests.support.metrics import total
 from tests.support.polling import PATIENCE_S, eventually
 
 CLIENTS = 10
@@ -210,12 +211,10 @@ def test_workers_share_the_port_and_each_has_metrics_of_its_own(
         response = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=PATIENCE_S)
         assert response.status_code == 200
 
-    def total(admin: str) -> float:
-        text = httpx.get(f"{admin}/metrics", timeout=PATIENCE_S).text
-        rows = [line for line in text.splitlines() if line.startswith("slipstream_requests_total")]
-        return sum(float(row.rpartition(" ")[2]) for row in rows)
+    def answered(admin: str) -> float:
+        return total(httpx.get(f"{admin}/metrics", timeout=PATIENCE_S).text, "slipstream_requests_total")
 
-    eventually(lambda: sum(map(total, process.admin_urls)) == 12.0, "twelve requests in the metrics of both")
+    eventually(lambda: sum(map(answered, process.admin_urls)) == 12.0, "twelve requests in the metrics of both")
     assert httpx.get(f"{process.url}/metrics", timeout=PATIENCE_S).status_code == 404
     workers = family.children(recursive=True)
     process.child.send_signal(signal.SIGTERM)

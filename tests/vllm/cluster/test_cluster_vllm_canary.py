@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from slipstream_tools.up.vllm_environment import VllmInstall
 
-from tests.e2e.real_cluster import Cluster, text_of
+from tests.e2e.real_cluster import Cluster
 from tests.e2e.revisions import Load, Rollout
 from tests.e2e.test_cluster import SUMMARY
 from tests.support.kube import KubeApiServer
 from tests.support.kubelet import VllmKubelet
 from tests.support.ports import lasting_ports
+from tests.support.streams import whole_text_of
 from tests.vllm.cluster.pairs import with_canary
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]  # two servers on one core
@@ -52,5 +53,5 @@ def test_a_good_revision_is_promoted(cluster: Cluster, make_kubelet: Callable[[s
     with Load(cluster, SUMMARY) as load:
         ended = rollout.ended("Promoted", within_s=COMPARED_S)
     assert 20 <= ended["samples"] <= load.of(ended["revision"])
-    assert {answer.text for answer in load.answers} == {text_of(cluster.ask(SUMMARY, stream=True).text)}
+    assert {answer.text for answer in load.answers} == {whole_text_of(cluster.ask(SUMMARY, stream=True).text)}
     assert rollout.deployment("slipstream-support")["spec"]["template"] != serving["template"]

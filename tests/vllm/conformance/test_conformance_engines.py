@@ -20,6 +20,7 @@ from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.support.manifests import arm, external, pair_yaml
+from tests.support.metrics import total
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 
@@ -72,12 +73,7 @@ class Running:
         return self.conformance()
 
     def metric(self, name: str, **labels: str) -> float:
-        total = 0.0
-        for line in httpx.get(f"{self.url}/metrics", timeout=WAIT_S).text.splitlines():
-            series, _, value = line.rpartition(" ")
-            if series.split("{")[0] == name and all(f'{key}="{text}"' in series for key, text in labels.items()):
-                total += float(value)
-        return total
+        return total(httpx.get(f"{self.url}/metrics", timeout=WAIT_S).text, name, **labels)
 
     def log(self) -> str:
         return self.process.child.log_path.read_text()
