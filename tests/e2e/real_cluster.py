@@ -8,10 +8,11 @@ import os
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import httpx
 from slipstream_tools.up.processes import Child
@@ -99,13 +100,10 @@ class Cluster:
         return {"model": "support", "messages": [message], "temperature": 0, "max_tokens": MAX_TOKENS, **options}
 
 
-@contextlib.contextmanager
-def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gateways: int) -> Iterator[Cluster]:
-    """A Redis, an operator and gateways, in a namespace without objects. All must still run at the end."""
-    redis_port, liveness, metrics, *of_gateways = lasting_ports(3 + gateways)
-    redis = RedisServer(folder, redis_port)
-    redis_url = redis.url
-    operator = Child(
+def start_operator(kube: KubeApiServer, namespace: str, folder: Path, redis_url: str) -> Child:
+    """A `slipstream operator` of one namespace."""
+    liveness, metrics = lasting_ports(2)
+    return Child(
         name="the operator",
         command=[
             *(str(SLIPSTREAM), "operator", "--namespace", namespace, "--report-namespace", namespace),
@@ -115,8 +113,16 @@ def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gatewa
         log_path=folder / "operator.log",
         env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url},
     )
+
+
+@contextlib.contextmanager
+def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gateways: int) -> Iterator[Cluster]:
+    """A Redis, an operator and gateways, in a namespace without objects. All must still run at the end."""
+    redis_port, *of_gateways = lasting_ports(1 + gateways)
+    redis = RedisServer(folder, redis_port)
+    operator = start_operator(kube, namespace, folder, redis.url)
     processes = [
-        Gateway(f"gateway-{index}", kube, namespace, redis_url, folder, port) for index, port in enumerate(of_gateways)
+        Gateway(f"gateway-{index}", kube, namespace, redis.url, folder, port) for index, port in enumerate(of_gateways)
     ]
     cluster = Cluster(kube, namespace, processes)
     children = (operator, *(gateway.child for gateway in processes))
@@ -133,18 +139,16 @@ def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gatewa
         redis.stop()
 
 
-class Traffic:
-    """Requests of all the texts that `texts` make, round and round, for as long as the context lasts. Both arms fill
-    up, since the policy holds back many of them."""
+class _Clients(ABC):
+    """Several clients, each in a thread, for as long as the context lasts."""
 
-    def __init__(self, cluster: Cluster, *texts: Callable[[], str]) -> None:
-        self._cluster = cluster
-        self._texts = texts
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
         self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(max_workers=CLIENTS)
+        self._pool = ThreadPoolExecutor(max_workers=clients)
 
-    def __enter__(self) -> Traffic:
-        self._running = [self._pool.submit(self._run) for _ in range(CLIENTS)]
+    def __enter__(self) -> Self:
+        self._running = [self._pool.submit(self._run) for _ in range(self._clients)]
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -153,6 +157,20 @@ class Traffic:
         if exc_info[0] is None:
             for running in self._running:
                 running.result()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """One client, until `_over`."""
+
+
+class Traffic(_Clients):
+    """Requests of all the texts that `texts` make, round and round. Both arms fill up, since the policy holds back many
+    of them."""
+
+    def __init__(self, cluster: Cluster, *texts: Callable[[], str]) -> None:
+        super().__init__(CLIENTS)
+        self._cluster = cluster
+        self._texts = texts
 
     def _run(self) -> None:
         for text in itertools.cycle(self._texts):
@@ -171,30 +189,17 @@ class Stream(NamedTuple):
     resumed: tuple[str, ...]
 
 
-class Streams:
-    """Streams of one text by several clients, one after the other, for as long as the context lasts. `mode` as for
-    `Cluster.ask`: a longer answer's class may not be promoted yet."""
+class Streams(_Clients):
+    """Streams of one text by several clients, one after the other. `mode` as for `Cluster.ask`: a longer answer's class
+    may not be promoted yet."""
 
     def __init__(self, cluster: Cluster, text: str, *, clients: int, max_tokens: int = 160, mode: str = "auto") -> None:
+        super().__init__(clients)
         self._mode = mode
         self._cluster = cluster
         self._max_tokens = max_tokens
         self._text = text
-        self._clients = clients
-        self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(max_workers=clients)
         self.answers: list[Stream] = []
-
-    def __enter__(self) -> Streams:
-        self._running = [self._pool.submit(self._run) for _ in range(self._clients)]
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
-        self._pool.shutdown()
-        if exc_info[0] is None:
-            for running in self._running:
-                running.result()
 
     def _run(self) -> None:
         while not self._over.is_set():
