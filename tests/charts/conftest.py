@@ -15,6 +15,7 @@ RELEASE, NAMESPACE = "demo", "serving"
 
 JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]
+Only = Callable[..., JSON]
 
 
 def before_1_22(item: JSON) -> JSON:

@@ -15,14 +15,11 @@ import pytest
 from slipstream_core.manifest.reports import REPORT_SELECTOR
 from slipstream_tools.up.processes import Child
 
+from tests.charts.conftest import JSON, Only, Render
 from tests.support.http_server import Asked, Reply, answering
 from tests.support.kube import KubeApiServer
 from tests.support.manifests import manifest
 from tests.support.polling import eventually
-
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
-Only = Callable[..., JSON]
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "examples" / "cluster-embedded.yaml"
 TIMEOUT_S = 60.0
