@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from tests.e2e.chaos.paced_server import PacedServer
+from tests.support.command import SLIPSTREAM
 from tests.support.gateway_process import wait_live
 from tests.support.manifests import arm, external, pair_yaml
 from tests.support.ports import lasting_ports
@@ -47,7 +47,7 @@ def gateway(
 ) -> Iterator[tuple[int, psutil.Process]]:
     """The port and the process of a `slipstream gateway` on `core`, with its log in `folder`."""
     [port] = lasting_ports(1)
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "--port", str(port), *options]
+    command = [*SLIPSTREAM, "gateway", "--port", str(port), *options]
     with (folder / f"{name}.log").open("ab") as log:
         process = psutil.Popen(command, stderr=log)
     try:

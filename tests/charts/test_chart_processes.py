@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from slipstream_core.manifest.reports import REPORT_SELECTOR
 from slipstream_tools.up.processes import Child
 
 from tests.charts.conftest import JSON, Only, Render
+from tests.support.command import SLIPSTREAM
 from tests.support.http_server import Asked, Reply, answering
 from tests.support.kube import KubeApiServer
 from tests.support.manifests import manifest
@@ -56,7 +56,7 @@ class Release:
         child = Child(
             name=component,
             command=[
-                *(sys.executable, "-m", "slipstream_tools.cli", *container["args"]),
+                *(*SLIPSTREAM, *container["args"]),
                 *(f"--{name.replace('_', '-')}={value}" for name, value in {**options, **replaced}.items()),
             ],
             log_path=self._folder / f"{component}.log",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-SLIPSTREAM = Path(sys.executable).parent / "slipstream"
+from tests.support.command import SCRIPT
+
 START_LIMIT_S = 600.0  # vLLM on a busy machine
 
 
@@ -68,7 +68,7 @@ def start_up(free_ports: Callable[[int], list[int]], exit_stack: ExitStack) -> C
     def start(*arguments: str) -> RunningUp:
         [port] = free_ports(1)
         process = subprocess.Popen(
-            [str(SLIPSTREAM), "up", "--port", str(port), *arguments],
+            [SCRIPT, "up", "--port", str(port), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, Self
 import httpx
 from slipstream_tools.up.processes import Child
 
+from tests.support.command import SCRIPT
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.ports import lasting_ports
@@ -24,7 +24,6 @@ from tests.support.redis_server import RedisServer
 from tests.support.streams import text_of, whole_events_of
 
 REQUEST_LIMIT_S = 60.0
-SLIPSTREAM = Path(sys.executable).parent / "slipstream"
 HOLD_BACK_SHARE = 0.4
 FIRST_SHARE = 0.5
 MAX_TOKENS = 48
@@ -42,7 +41,7 @@ class Gateway:
         self.child = Child(
             name=name,
             command=[
-                *(str(SLIPSTREAM), "gateway", "--source", "kubernetes", "--port", str(port)),
+                *(SCRIPT, "gateway", "--source", "kubernetes", "--port", str(port)),
                 *("--kubeconfig", str(kube.kubeconfig(namespace=namespace)), "--namespace", namespace),
                 *("--report-namespace", namespace, "--snapshot", str(folder / f"{name}.json"), *options),
             ],
@@ -106,7 +105,7 @@ def start_operator(kube: KubeApiServer, namespace: str, folder: Path, redis_url:
     return Child(
         name="the operator",
         command=[
-            *(str(SLIPSTREAM), "operator", "--namespace", namespace, "--report-namespace", namespace),
+            *(SCRIPT, "operator", "--namespace", namespace, "--report-namespace", namespace),
             *("--kubeconfig", str(kube.kubeconfig(namespace=namespace))),
             *("--host", "127.0.0.1", "--liveness-port", str(liveness), "--metrics-port", str(metrics)),
         ],

@@ -21,12 +21,12 @@ import pytest
 from tests.e2e.real_cluster import (
     FIRST_SHARE,
     HOLD_BACK_SHARE,
-    SLIPSTREAM,
     Cluster,
     Streams,
     Traffic,
     running_cluster,
 )
+from tests.support.command import SCRIPT
 from tests.support.kube import KubeApiServer
 from tests.support.kubelet import TritonKubelet
 from tests.support.polling import eventually
@@ -223,7 +223,7 @@ def kill_is_seen_and_taken_back(cluster: Cluster) -> None:
     )
     assert cluster.conditions("modelpair")["KillSwitchActive"] == "True"
     kubeconfig = str(cluster.kube.kubeconfig(namespace=cluster.namespace))
-    command = [str(SLIPSTREAM), "unkill", "mp/support", "--kubeconfig", kubeconfig]
+    command = [SCRIPT, "unkill", "mp/support", "--kubeconfig", kubeconfig]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"2 of 2 gateways have applied it, \d+ ms after", done.stdout)

@@ -19,13 +19,13 @@ import pytest
 from aiohttp import web
 
 from tests.e2e.real_cluster import Gateway
+from tests.gateway.lossless.scripted_engine import ScriptedEngine
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
-from tests.support.threaded_server import WebServer
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -49,27 +49,12 @@ POLICY: JSON = {
 }
 
 
-class PricedServer(WebServer):
-    """vLLM with Slipstream's plugin, as far as a gateway sees it. A speculative answer takes `dearer` times the
-    engine's time of a plain one."""
+class PricedServer(ScriptedEngine):
+    """Its speculative answers take `dearer` times the engine's time of plain ones."""
 
     def __init__(self, dearer: float) -> None:
         self._dearer, self._luck = dearer, random.Random(1)
         super().__init__()
-
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/v1/models", self._models),
-            web.get("/slipstream", self._facts),
-            web.post("/v1/chat/completions", self._chat),
-        ]
-
-    async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": []})
-
-    async def _facts(self, request: web.Request) -> web.Response:
-        facts = {"plugin": "1.0", "vllm": "0.32.0", "method": "draft_model", "max_draft_length": 8}
-        return web.json_response({**facts, "acceptance": "equality", "scheduler": "sync", "counters": True})
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()

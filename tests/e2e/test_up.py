@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests.e2e.pasted import run_pasted
+from tests.support.command import SCRIPT
 from tests.support.http_server import Reply, answering
 from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import eventually
@@ -35,8 +36,7 @@ def elsewhere(url: str) -> str:
 
 
 def _up(*arguments: str) -> subprocess.CompletedProcess[str]:
-    slipstream = str(Path(sys.executable).parent / "slipstream")
-    return subprocess.run([slipstream, "up", *arguments], capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run([SCRIPT, "up", *arguments], capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_three_printed_commands_show_the_job_and_ctrl_c_leaves_nothing(start_up: Callable[..., Any]) -> None:
@@ -160,8 +160,7 @@ def test_keys_are_asked_for_and_the_printed_commands_send_one(
 ) -> None:
     manifest, keys = tmp_path / "pair.yaml", tmp_path / "keys.json"
     manifest.write_text(elsewhere(external_server))
-    slipstream = str(Path(sys.executable).parent / "slipstream")
-    made = subprocess.run([slipstream, "keys", "create", "-f", str(keys)], capture_output=True, text=True, check=True)
+    made = subprocess.run([SCRIPT, "keys", "create", "-f", str(keys)], capture_output=True, text=True, check=True)
     up = start_up("-f", str(manifest), "--keys", str(keys))
     assert json.loads(run_pasted(up.commands[2])[1])["error"]["code"] == "invalid_api_key"
     monkeypatch.setenv("SLIPSTREAM_API_KEY", made.stdout.strip())

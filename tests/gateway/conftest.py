@@ -14,6 +14,7 @@ from slipstream_core.settings import Deadlines, GatewaySettings
 from slipstream_gateway.decide.route import fresh_draws
 
 from tests.gateway.gateway_thread import Gateway
+from tests.gateway.key_file import Keys
 from tests.gateway.openai_server import OpenAiServer
 from tests.support.http_server import Asked, Reply, answering
 
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 def openai_server(exit_stack: contextlib.ExitStack) -> Callable[..., OpenAiServer]:
     """Starts servers; all are stopped after the test."""
     return lambda port=0: exit_stack.enter_context(OpenAiServer(port))
+
+
+@pytest.fixture
+def upstream(openai_server: Callable[..., OpenAiServer]) -> OpenAiServer:
+    """A server."""
+    return openai_server()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    """A file of keys."""
+    return Keys(tmp_path / "keys.json")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.support.command import SLIPSTREAM
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import consecutive_ports
 
@@ -49,7 +49,7 @@ class Process:
         """`manifest`: None for the objects of a cluster. `open_files`: its soft and its hard limit, not those of this
         process. Its output goes to the file `log`; without one, its log to `child.stderr`."""
         source = ["--source", "kubernetes"] if manifest is None else ["-f", str(manifest)]
-        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", *source]
+        command = [*SLIPSTREAM, "gateway", *source]
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         self.admin_urls = [self.url]

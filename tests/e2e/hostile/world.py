@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from tests.e2e.hostile.answering_server import Seen, answering_server
 from tests.gateway.pair_manifest import manifest_text
+from tests.support.command import SLIPSTREAM
 from tests.support.polling import soon
 
 
@@ -51,7 +51,7 @@ async def hostile_world(
 def _start(
     manifest: Path, log_path: Path, options: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", "0", *options]
+    command = [*SLIPSTREAM, "gateway", "-f", str(manifest), "--port", "0", *options]
     with log_path.open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
 

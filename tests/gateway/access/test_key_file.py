@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,6 +15,7 @@ import pytest
 from slipstream_gateway.access import KeyFile
 
 from tests.gateway.pair_manifest import manifest_text
+from tests.support.command import run_slipstream
 from tests.support.gateway_process import Process, workers_of
 from tests.support.hanging_files import replace_by_fifo
 from tests.support.polling import PATIENCE_S, eventually, soon
@@ -139,11 +138,11 @@ def until_steady(url: str, key: str, wanted: int) -> None:
 def test_gateway_for_other_machines_without_keys_does_not_start(host: str, tmp_path: Path, keys: Any) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", "0"]
-    done = subprocess.run([*command, "--host", host], capture_output=True, text=True, timeout=60, check=False)
+    command = ("gateway", "-f", str(manifest), "--port", "0")
+    done = run_slipstream(*command, "--host", host)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "--keys FILE" in done.stderr
-    done = subprocess.run([*command, "--keys", str(keys.path)], capture_output=True, text=True, timeout=60, check=False)
+    done = run_slipstream(*command, "--keys", str(keys.path))
     assert done.returncode == 1
     assert f"{keys.path}: cannot be read" in done.stderr
 

@@ -7,7 +7,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from slipstream_gateway.capture.writer import Writer
 from slipstream_tools.cli import main
 
 from tests.gateway.capture.captures import PAIR, captured
+from tests.support.command import SLIPSTREAM
 from tests.support.polling import eventually
 
 pytestmark = pytest.mark.integration
@@ -258,7 +258,7 @@ def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path, request: p
     store.put(CLASS, 420, rate=GOOD)
     [file] = store.folder.glob("*/date=*/*.parquet")
     file.with_name(f"{'0' * 32}-30d.parquet").write_bytes(b"damaged")
-    command = [sys.executable, "-m", "slipstream_tools.cli", *_follow(store, output, "--interval", "1")]
+    command = [*SLIPSTREAM, *_follow(store, output, "--interval", "1")]
     with log.open("w") as written:
         process = subprocess.Popen(command, stdout=written, stderr=written)
     request.addfinalizer(process.kill)
@@ -290,7 +290,7 @@ def test_a_training_that_is_stopped_goes_on(store: Store, tmp_path: Path) -> Non
     options = _follow(store, output, "--once", *_train("--new", "1x64", "--answers", "200", "--passes", "2"))
     for waits in ("answers written", "held out"):  # before the training can keep its state, and after
         with log.open("w") as written:
-            process = subprocess.Popen([sys.executable, "-m", "slipstream_tools.cli", *options], stderr=written)
+            process = subprocess.Popen([*SLIPSTREAM, *options], stderr=written)
         eventually(lambda waits=waits: waits in log.read_text(), waits, within_s=LIMIT_S)
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT_S) == 130

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from slipstream_tools.cli import main
 from slipstream_tools.drafts import recipes
 
 from tests.gateway.capture.captures import PAIR, captured, rows_of
+from tests.support.command import SLIPSTREAM
 from tests.support.polling import eventually
 
 pytestmark = pytest.mark.integration
@@ -132,7 +132,7 @@ def test_an_interrupted_training_goes_on(
 ) -> None:
     folder, output = store(*_answers(200)), tmp_path / "draft"
     command = [
-        *(sys.executable, "-m", "slipstream_tools.cli", "drafts"),
+        *(*SLIPSTREAM, "drafts"),
         *_train(folder, output, "--draft", "embedded:draft", "--passes", "7"),
     ]
     log = tmp_path / "log"

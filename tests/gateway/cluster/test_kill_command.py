@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,13 +21,13 @@ import pytest
 from slipstream_core.manifest.reports import EXPIRES_S, RENEW_S, GatewayReport, applied_key, object_key, report_lease
 from slipstream_tools.cli import main
 
+from tests.support.command import SCRIPT
 from tests.support.gateway_process import Process, workers_of
 from tests.support.kube import KubeApiServer
 from tests.support.polling import eventually
 
 pytestmark = pytest.mark.integration
 
-SLIPSTREAM = Path(sys.executable).parent / "slipstream"
 LIMIT_S = 40
 OBJECTS = """\
 apiVersion: slipstream.dev/v1alpha1
@@ -73,7 +72,7 @@ class Cluster:
         """`slipstream COMMAND`, not waited for."""
         environment = {**os.environ, "KUBECONFIG": str(self.kube.kubeconfig(self.user, namespace=self.namespace))}
         process = subprocess.Popen(
-            [str(SLIPSTREAM), command, *arguments],
+            [SCRIPT, command, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -458,7 +457,7 @@ def test_server_that_does_not_answer_is_said(tmp_path: Path, free_ports: Callabl
 
 
 def run_with(kubeconfig: Path, command: str) -> subprocess.CompletedProcess[str]:
-    arguments = [str(SLIPSTREAM), command, "mp/x", "--kubeconfig", str(kubeconfig)]
+    arguments = [SCRIPT, command, "mp/x", "--kubeconfig", str(kubeconfig)]
     return subprocess.run(arguments, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
@@ -468,7 +467,7 @@ def test_confirmations_are_seen_across_a_restart_of_the_api_server(
     with KubeApiServer(tmp_path / "kube") as own:
         namespace = own.namespace("restarted")
         kubeconfig = str(own.kubeconfig(namespace=namespace))
-        command = [str(SLIPSTREAM), "kill", "mp/acme", "--kubeconfig", kubeconfig]
+        command = [SCRIPT, "kill", "mp/acme", "--kubeconfig", kubeconfig]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert "there is no kind ModelPair: are the CRDs installed?" in done.stderr
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.gateway.key_file import Keys
 from tests.gateway.openai_server import OpenAiServer
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.browser import Seen, open_page
@@ -61,11 +59,6 @@ def untouched(
     with run_gateway(path, manifest_text([server.url], [server.url], policy=POLICY), draw=by_turns(*TURNS)) as started:
         yield started
     server.stop()
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> Keys:
-    return Keys(tmp_path / "keys.json")
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, Proce
 
 from tests.gateway.openai_server import OpenAiServer
 from tests.gateway.pair_manifest import manifest_text
+from tests.support.command import SLIPSTREAM, run_slipstream
 from tests.support.envoy import Envoy
 from tests.support.gateway_process import wait_live
 from tests.support.metrics import total
@@ -42,13 +42,9 @@ class Filter:
         self.start()
 
     def start(self, *options: str) -> None:
-        command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(self._manifest)]
-        self.child = subprocess.Popen(
-            [*command, "--ext-proc", self.address, "--port", str(self.http_port), *options],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ,
-        )
+        command = [*SLIPSTREAM, "extproc", "-f", str(self._manifest), "--ext-proc", self.address]
+        command += ["--port", str(self.http_port), *options]
+        self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
         wait_live(self.child, f"http://127.0.0.1:{self.http_port}/health/live")
 
     def stop(self, number: signal.Signals = signal.SIGKILL) -> str:
@@ -164,10 +160,7 @@ def test_a_socket_file_of_a_running_filter_is_in_use(tmp_path: Path, server: Ope
     manifest.write_text(manifest_text([server.url]))
     started = Filter(manifest, address=f"unix:{tmp_path}/filter")
     try:
-        command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(manifest), "--port", "0"]
-        done = subprocess.run(
-            [*command, "--ext-proc", started.address], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = run_slipstream("extproc", "-f", str(manifest), "--port", "0", "--ext-proc", started.address)
         assert done.returncode == 1
         assert done.stderr.endswith(f"cannot listen on {started.address}: Address already in use.\n")
         asyncio.run(_first_answer(started.address))
@@ -203,10 +196,7 @@ async def _first_answer(address: str) -> Any:
 
 
 def test_an_address_in_use_is_one_clear_message(filter_: Filter) -> None:
-    command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(filter_._manifest), "--port", "0"]
-    found = subprocess.run(
-        [*command, "--ext-proc", filter_.address], capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    found = run_slipstream("extproc", "-f", str(filter_._manifest), "--port", "0", "--ext-proc", filter_.address)
     assert found.returncode == 1
     assert "slipstream: error: cannot listen on" in found.stderr
     assert filter_.address in found.stderr
@@ -226,8 +216,7 @@ def test_an_address_in_use_is_one_clear_message(filter_: Filter) -> None:
 def test_bad_addresses_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
-    command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(manifest), *options]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    found = run_slipstream("extproc", "-f", str(manifest), *options)
     assert found.returncode == 2
     assert message in found.stderr
 

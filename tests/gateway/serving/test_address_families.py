@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.gateway.pair_manifest import chat, manifest_text
+from tests.support.command import SLIPSTREAM
 from tests.support.gateway_process import Process, wait_live
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import consecutive_ports
@@ -29,16 +30,9 @@ class Listening:
     def __init__(self, manifest: Path, ports: list[int], *options: str, before: tuple[str, ...] = ()) -> None:
         self.port, self.filter_port, self.admin_port = ports
         self._log = manifest.with_suffix(".log")
-        command = [*before, sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest)]
-        command += ["--host", "::", "--port", str(self.port), "--allow-anonymous"]
-        command += [
-            "--admin-host",
-            "::",
-            "--admin-port",
-            str(self.admin_port),
-            "--ext-proc",
-            f"[::]:{self.filter_port}",
-        ]
+        command = [*before, *SLIPSTREAM, "gateway", "-f", str(manifest), "--allow-anonymous"]
+        command += ["--host", "::", "--port", str(self.port), "--ext-proc", f"[::]:{self.filter_port}"]
+        command += ["--admin-host", "::", "--admin-port", str(self.admin_port)]
         with self._log.open("w") as log:
             self.child = subprocess.Popen([*command, *options], stdout=log, stderr=log)
 
