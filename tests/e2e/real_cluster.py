@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import httpx
 from slipstream_tools.up.processes import Child
 
+from tests.support.clients import Clients
 from tests.support.command import SCRIPT
 from tests.support.kube import KubeApiServer
 from tests.support.kube_client import JSON
@@ -138,31 +136,7 @@ def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gatewa
         redis.stop()
 
 
-class _Clients(ABC):
-    """Several clients, each in a thread, for as long as the context lasts."""
-
-    def __init__(self, clients: int) -> None:
-        self._clients = clients
-        self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(max_workers=clients)
-
-    def __enter__(self) -> Self:
-        self._running = [self._pool.submit(self._run) for _ in range(self._clients)]
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
-        self._pool.shutdown()
-        if exc_info[0] is None:
-            for running in self._running:
-                running.result()
-
-    @abstractmethod
-    def _run(self) -> None:
-        """One client, until `_over`."""
-
-
-class Traffic(_Clients):
+class Traffic(Clients):
     """Requests of all the texts that `texts` make, round and round. Both arms fill up, since the policy holds back many
     of them."""
 
@@ -171,7 +145,7 @@ class Traffic(_Clients):
         self._cluster = cluster
         self._texts = texts
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         for text in itertools.cycle(self._texts):
             if self._over.is_set():
                 return
@@ -188,7 +162,7 @@ class Stream(NamedTuple):
     resumed: tuple[str, ...]
 
 
-class Streams(_Clients):
+class Streams(Clients):
     """Streams of one text by several clients, one after the other. `mode` as for `Cluster.ask`: a longer answer's class
     may not be promoted yet."""
 
@@ -200,7 +174,7 @@ class Streams(_Clients):
         self._text = text
         self.answers: list[Stream] = []
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         while not self._over.is_set():
             began_s = time.monotonic()
             options = {"max_tokens": self._max_tokens, "stream": True, "stream_options": {"include_usage": True}}

@@ -8,12 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import NamedTuple
 
 from tests.e2e.real_cluster import Cluster
 from tests.e2e.test_cluster import STEP_LIMIT_S, serves, until
+from tests.support.clients import Clients
 from tests.support.kube_client import JSON, KubeError
 from tests.support.kubelet import Kubelet, TritonKubelet
 from tests.support.streams import whole_text_of
@@ -54,30 +54,19 @@ class Answer(NamedTuple):
     ended_s: float
 
 
-class Load:
-    """Streams of one text by several clients for as long as the context lasts; all must succeed."""
+class Load(Clients):
+    """Streams of one text by several clients; all must succeed."""
 
     def __init__(self, cluster: Cluster, text: str) -> None:
+        super().__init__(CLIENTS)
         self._cluster, self._text = cluster, text
-        self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(CLIENTS)
         self.answers: list[Answer] = []
-
-    def __enter__(self) -> Load:
-        self._running = [self._pool.submit(self._run) for _ in range(CLIENTS)]
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
-        self._pool.shutdown()
-        for running in self._running:
-            running.result()
 
     def of(self, revision: str) -> int:
         """The number of answers of `revision`."""
         return sum(answer.revision == revision for answer in self.answers)
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         while not self._over.is_set():
             began_s = time.monotonic()
             response = self._cluster.ask(self._text, stream=True)

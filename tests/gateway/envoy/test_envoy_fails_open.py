@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, Proce
 
 from tests.gateway.openai_server import OpenAiServer
 from tests.gateway.pair_manifest import manifest_text
+from tests.support.clients import Clients
 from tests.support.command import SLIPSTREAM, run_slipstream
 from tests.support.envoy import Envoy
 from tests.support.gateway_process import wait_live
@@ -75,21 +75,13 @@ def envoy(tmp_path: Path, filter_: Filter, server: OpenAiServer) -> Iterator[Env
     started.stop()
 
 
-class Load:
+class Load(Clients):
     """Clients that send short requests without a pause, every second one streamed."""
 
     def __init__(self, url: str) -> None:
+        super().__init__(CLIENTS)
         self.answers: Counter[str] = Counter()
         self._url = f"{url}/v1/chat/completions"
-        self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
 
     def _run(self, number: int) -> None:
         body = {
@@ -113,8 +105,7 @@ class Load:
 
 
 def test_a_filter_that_is_killed_under_load_fails_no_request(envoy: Envoy, filter_: Filter) -> None:
-    load = Load(envoy.url)
-    try:
+    with Load(envoy.url) as load:
         for _ in range(3):
             seen = load.answers["decided"]
             eventually(lambda seen=seen: load.answers["decided"] > seen + 50, "requests are decided")  # type: ignore[misc]
@@ -122,8 +113,6 @@ def test_a_filter_that_is_killed_under_load_fails_no_request(envoy: Envoy, filte
             seen = load.answers["undecided"]
             eventually(lambda seen=seen: load.answers["undecided"] > seen + 50, "Envoy goes on")  # type: ignore[misc]
             filter_.start()
-    finally:
-        load.stop()
     failed = {answer: count for answer, count in load.answers.items() if answer.startswith("failed")}
     assert not failed
 
@@ -281,10 +270,7 @@ def _in_flight(filter_: Filter) -> float:
 @pytest.mark.slow  # many requests
 def test_ten_thousand_mixed_requests(envoy: Envoy, filter_: Filter) -> None:
     """Streamed and whole, decided by one process: every one gets its own answer."""
-    load = Load(envoy.url)
     began_s = time.monotonic()
-    try:
+    with Load(envoy.url) as load:
         eventually(lambda: load.answers.total() > 10_000, "ten thousand answers", within_s=120.0)
-    finally:
-        load.stop()
     assert set(load.answers) == {"decided"}, (load.answers, time.monotonic() - began_s)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from tests.support.polling import PATIENCE_S, eventually
 
 CLIENTS = 10
 JSON_TYPE = {"content-type": "application/json"}
-NO_VARIABLES: Mapping[str, str] = {}
 
 
 @contextlib.contextmanager
