@@ -47,13 +47,8 @@ class Examples(NamedTuple):
 
     def output(self, block: Block) -> str:
         """What the block prints here."""
-        script = "set -euo pipefail\n" + self.shell.script(block).replace(ADDRESS, self.up.url)
-        done = subprocess.run(
-            ["bash", "-c", script],
-            cwd=self.shell.folder, env=self.shell.environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
-        return done.stdout.replace("\r", "")
+        has_address = ADDRESS in self.shell.script(block)
+        return self.shell.run(block, {ADDRESS: self.up.url} if has_address else {}).replace("\r", "")
 
 
 @pytest.fixture

@@ -13,19 +13,16 @@ from typing import Any
 
 import pytest
 from slipstream_core.drift import ESTABLISHED, WINDOW, Answer, Drift, DriftDetector
-from slipstream_core.manifest.capture import Capture
 from slipstream_engine.drafts.candidates import CandidateWatch
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_engine.embedded.corpus import example
 from slipstream_engine.serving.loading import load
 from slipstream_engine.settings import EngineSettings
 from slipstream_engine.text.tokenizer import Tokenizer
-from slipstream_gateway.capture.frames import Captured, Configured
-from slipstream_gateway.capture.store import CaptureStore
-from slipstream_gateway.capture.writer import Writer
+from slipstream_gateway.capture.frames import Captured
 from slipstream_tools.cli import main
 
-from tests.gateway.capture.captures import PAIR, captured
+from tests.gateway.capture.captures import PAIR, captured, fill
 from tests.support.command import SLIPSTREAM
 from tests.support.polling import eventually
 
@@ -108,11 +105,7 @@ class Store:
         self.folder, self.count = folder, 0
 
     def put(self, request_class: str, count: int, *, rate: float) -> None:
-        writer = Writer(CaptureStore.at(str(self.folder)), lambda report: None)
-        writer.take(Configured(pair=PAIR, capture=Capture(share=1.0, redact=())))
-        for _ in range(count):
-            writer.take(self._answer(request_class, rate))
-        writer.close()
+        fill(self.folder, (self._answer(request_class, rate) for _ in range(count)), redact=())
 
     def _answer(self, request_class: str, rate: float) -> Captured:
         one = example(60_001, self.count, "train", {"status": 1.0})

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slipstream_core.observation import Observation
+from slipstream_core.redis.redis_limits import RedisLimits
 from slipstream_core.redis.redis_store import RedisStore
 
 from tests.support.network import Network
+from tests.support.polling import PATIENCE_S, soon
 from tests.support.redis_server import RedisServer
 
 
@@ -34,6 +36,21 @@ class Replica:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         await self.store.aclose()
+
+
+@contextlib.asynccontextmanager
+async def gateways(url: str, number: int, **options: Any) -> AsyncIterator[list[RedisLimits]]:
+    """That many gateways' limits, each by a connection of its own."""
+    found = [RedisLimits(url, **{"exchange_s": PATIENCE_S, **options}) for _ in range(number)]
+    tasks = [asyncio.create_task(one.run()) for one in found]
+    try:
+        await soon(lambda: all(one.connected for one in found))
+        yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(one.aclose() for one in found))
 
 
 @pytest.fixture

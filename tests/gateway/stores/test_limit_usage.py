@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Use
 from slipstream_core.redis.limit_usage import RedisUsage
-from slipstream_core.redis.redis_limits import RedisLimits
 
+from tests.gateway.stores.conftest import gateways
 from tests.support.polling import PATIENCE_S, soon
 from tests.support.redis_server import RedisServer
 
@@ -26,20 +26,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def granting(url: str) -> AsyncIterator[RedisLimits]:
-    """Limits of a gateway that talks to Redis."""
-    limits = RedisLimits(url, exchange_s=PATIENCE_S)
-    task = asyncio.create_task(limits.run())
-    try:
-        await soon(lambda: limits.connected, "a connection")
-        yield limits
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await limits.aclose()
-
-
-@contextlib.asynccontextmanager
 async def reading(url: str) -> AsyncIterator[RedisUsage]:
     usage = RedisUsage(url)
     try:
@@ -49,7 +35,7 @@ async def reading(url: str) -> AsyncIterator[RedisUsage]:
 
 
 async def test_it_is_what_other_gateways_granted(redis: RedisServer) -> None:
-    async with granting(redis.url) as limits, reading(redis.url) as usage:
+    async with gateways(redis.url, 1) as (limits,), reading(redis.url) as usage:
         grant = await limits.admit("used", LIMITS, Charge(30_000, 250_000_000))
         assert isinstance(grant, Grant)
         found = await usage.read([("used", LIMITS), ("never", LIMITS), ("used", Limits(concurrent=1))])
