@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -19,8 +19,7 @@ from packaging.utils import canonicalize_name
 from slipstream_operator.children.pod import USER as SERVERS_USER
 
 from tests.support.command import SLIPSTREAM, run_slipstream
-
-JSON = dict[str, Any]
+from tests.support.manifests import JSON
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "docker"
