@@ -15,7 +15,7 @@ from slipstream_tools.cli import main
 
 from tests.docs.shell import Shell, until
 from tests.support.doc_blocks import ROOT, Block, blocks_of, pages, runs, runs_in_order
-from tests.support.gateway_process import Process, wait_live
+from tests.support.gateway_process import Process
 from tests.support.kube import KubeApiServer
 from tests.support.ports import lasting_ports
 
@@ -41,7 +41,7 @@ def gateway(kube: KubeApiServer, crds: object, namespace: str, tmp_path: Path, e
     namespaces = ("--namespace", namespace, "--namespace", f"{namespace}-demo")
     process = Process(None, *lasting_ports(1), *options, *namespaces, log=tmp_path / "gateway.log")
     exit_stack.callback(process.stop)
-    wait_live(process.child, f"{process.url}/health/ready")
+    process.wait_live("/health/ready")
     return process
 
 

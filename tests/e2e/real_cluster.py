@@ -16,7 +16,7 @@ from slipstream_tools.up.processes import Child
 from tests.support.clients import Clients
 from tests.support.command import SCRIPT
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON
+from tests.support.manifests import JSON
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
 from tests.support.streams import text_of, whole_events_of

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from tests.e2e.real_cluster import Cluster
 from tests.e2e.test_cluster import STEP_LIMIT_S, serves, until
 from tests.support.clients import Clients
-from tests.support.kube_client import JSON, KubeError
+from tests.support.kube_client import KubeError
 from tests.support.kubelet import Kubelet, TritonKubelet
+from tests.support.manifests import JSON
 from tests.support.streams import whole_text_of
 
 RUNS_S, STOPS_S = 0.05, 0.2  # of a slow server

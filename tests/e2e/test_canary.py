@@ -17,8 +17,8 @@ from tests.e2e.real_cluster import running_cluster
 from tests.e2e.revisions import NEW_DRAFT_LENGTH, REVISION, Load, Rollout, dies, other_tokens, slower
 from tests.e2e.test_cluster import REPLY, SUMMARY, until
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON
 from tests.support.kubelet import TritonKubelet
+from tests.support.manifests import JSON
 from tests.support.ports import lasting_ports
 from tests.support.streams import whole_text_of
 

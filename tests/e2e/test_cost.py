@@ -22,7 +22,7 @@ from tests.e2e.real_cluster import Gateway
 from tests.gateway.lossless.scripted_engine import ScriptedEngine
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON
+from tests.support.manifests import JSON
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer

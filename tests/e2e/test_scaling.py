@@ -17,8 +17,7 @@ import pytest
 from tests.e2e.real_cluster import Cluster, Stream, Streams, running_cluster
 from tests.e2e.test_cluster import SUMMARY
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON
-from tests.support.manifests import EMBEDDED, pair_yaml
+from tests.support.manifests import EMBEDDED, JSON, pair_yaml
 from tests.support.polling import eventually
 from tests.support.replicas import Replicas
 from tests.support.streams import whole_text_of

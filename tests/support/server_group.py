@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import httpx
 
-from tests.support.kube_client import JSON
 from tests.support.kubelet import HOST, VllmKubelet
+from tests.support.manifests import JSON
 from tests.support.metrics import total
 from tests.support.ports import lasting_ports
 

@@ -199,7 +199,7 @@ def test_real_gateway_confirms_within_a_moment(cluster: Cluster, gateway: Callab
     eventually(cluster.leases, "a report")
     for command, generation in (("kill", 2), ("unkill", 3)):
         code, output, errors = cluster.run(command, "modelpair/acme")
-        assert (code, errors) == (0, ""), process.log.read_text()
+        assert (code, errors) == (0, ""), process.log()
         assert f"(generation {generation})" in output
         [milliseconds] = re.findall(r"1 of 1 gateways have applied it, (\d+) ms after", output)
         assert int(milliseconds) < 5000
@@ -221,7 +221,7 @@ def test_worker_that_takes_a_dead_ones_place_goes_on_with_its_report(
         lambda: all(renewed()[name] > at for name, at in reports.items()), "both reports are renewed", within_s=90
     )
     code, output, errors = cluster.run("kill", "modelpair/acme")
-    assert (code, errors) == (0, ""), process.log.read_text()
+    assert (code, errors) == (0, ""), process.log()
     assert "2 of 2 gateways have applied it" in output
     assert renewed().keys() == reports.keys()
     process.stop()

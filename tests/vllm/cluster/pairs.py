@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 from slipstream_engine.embedded import TARGET_DIR
 
-from tests.support.kube_client import JSON
+from tests.support.manifests import JSON
 
 PATIENCE_S = 600.0  # vLLM shares the cores: a server's first check may exceed its 120 s, and begins again
 
