@@ -12,36 +12,27 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from tests.e2e.real_cluster import Cluster
-from tests.e2e.test_cluster import STEP_LIMIT_S, serves, until
+from tests.e2e.test_cluster import ENGINE, STEP_LIMIT_S, serves, until
 from tests.support.clients import Clients
 from tests.support.kube_client import KubeError
 from tests.support.kubelet import Kubelet, TritonKubelet
-from tests.support.manifests import JSON
+from tests.support.manifests import EMBEDDED, JSON, pair_yaml
 from tests.support.streams import whole_text_of
 
 RUNS_S, STOPS_S = 0.05, 0.2  # of a slow server
 NOTICED_S = 5.0
 CLIENTS = 3
 REVISION = "x-slipstream-revision"
-OBJECTS = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: support}
-spec:
-  model: support
-  target: {source: "embedded:target"}
-  draft: {kind: model, source: "embedded:draft"}
-  maxDraftTokens: 6
-  engine: {kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}
-  serving:
-    gpus: 0
-    update: {canary: {share: 0.5, minSamples: 20, maxSlowdown: 0.5, errorRate: 0.1, parityLoss: 0.2}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {name: support}
-spec: {pair: support, decision: rules, minOutputTokens: 0, maxRareTokenShare: 1, minConfidence: 0, parityShare: 1}
-"""
+CANARY = "{share: 0.5, minSamples: 20, maxSlowdown: 0.5, errorRate: 0.1, parityLoss: 0.2}"
+OBJECTS = pair_yaml(
+    ENGINE,
+    *EMBEDDED,
+    "maxDraftTokens: 6",
+    f"serving: {{gpus: 0, update: {{canary: {CANARY}}}}}",
+    name="support",
+    model="support",
+    policy=", decision: rules, minOutputTokens: 0, maxRareTokenShare: 1, minConfidence: 0, parityShare: 1",
+)
 NEW_DRAFT_LENGTH = '{"spec":{"maxDraftTokens":4}}'
 
 

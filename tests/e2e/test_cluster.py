@@ -29,6 +29,7 @@ from tests.e2e.real_cluster import (
 from tests.support.command import SCRIPT
 from tests.support.kube import KubeApiServer
 from tests.support.kubelet import TritonKubelet
+from tests.support.manifests import EMBEDDED, pair_yaml
 from tests.support.polling import eventually
 from tests.support.streams import whole_text_of
 
@@ -36,35 +37,19 @@ pytestmark = pytest.mark.timeout(600)
 
 STEP_LIMIT_S = 180.0
 _RNG = random.Random(11)  # the codes' class depends on them
-OBJECTS = f"""\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: support}}
-spec:
-  model: support
-  target: {{source: "embedded:target"}}
-  draft: {{kind: model, source: "embedded:draft"}}
-  maxDraftTokens: 6
-  engine: {{kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: support}}
-spec:
-  pair: support
-  allowClientMode: true
-  decision: rules
-  margin: 0
-  minOutputTokens: 0
-  maxRareTokenShare: 1
-  minConfidence: 0
-  holdBackShare: {HOLD_BACK_SHARE}
-  parityShare: 0
-  thresholds: {{acceptanceFloor: 0.4}}
-  analysis: {{minSamples: 6, windowSeconds: 60, falseAlarmRequests: 100, confidence: 0.6}}
-  rollout: {{steps: [{{share: {FIRST_SHARE}, soakSeconds: 1}}, {{share: 1, soakSeconds: 1}}]}}
-  rollback: {{coolDownSeconds: 3600, maxRetries: 0, staleAfterSeconds: 3600}}
-"""
+ENGINE = "{kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}"
+OBJECTS = pair_yaml(
+    ENGINE,
+    *EMBEDDED,
+    "maxDraftTokens: 6",
+    name="support",
+    model="support",
+    policy=", allowClientMode: true, decision: rules, margin: 0, minOutputTokens: 0, maxRareTokenShare: 1,"
+    f" minConfidence: 0, holdBackShare: {HOLD_BACK_SHARE}, parityShare: 0, thresholds: {{acceptanceFloor: 0.4}},"
+    " analysis: {minSamples: 6, windowSeconds: 60, falseAlarmRequests: 100, confidence: 0.6},"
+    f" rollout: {{steps: [{{share: {FIRST_SHARE}, soakSeconds: 1}}, {{share: 1, soakSeconds: 1}}]}},"
+    " rollback: {coolDownSeconds: 3600, maxRetries: 0, staleAfterSeconds: 3600}",
+)
 SUMMARY = (
     "Summarise this call for the CRM.\n\n"
     "Agent: Hello, this is Clara, how can I help you?\nCustomer: Hello, my name is Mara Osterova. I was charged twice "

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.e2e.real_cluster import Cluster, Stream, Streams, running_cluster
-from tests.e2e.test_cluster import SUMMARY
+from tests.e2e.test_cluster import ENGINE, SUMMARY
 from tests.support.kube import KubeApiServer
 from tests.support.manifests import EMBEDDED, JSON, pair_yaml
 from tests.support.polling import eventually
@@ -28,7 +28,7 @@ IDLE_S = 60
 SERVER_S = 120.0  # four servers start one after the other, on the cores that the traffic uses
 SERVING = f"autoscaling: {{minReplicas: 0, maxReplicas: 4, idleSeconds: {IDLE_S}, coldStartSeconds: 120}}"
 PAIR = pair_yaml(
-    "{kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}",
+    ENGINE,
     *EMBEDDED,
     f"serving: {{gpus: 0, {SERVING}}}",
     name="support",

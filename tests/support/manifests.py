@@ -7,7 +7,7 @@ from typing import Any
 
 JSON = dict[str, Any]
 _API = "slipstream.dev/v1alpha1"
-EMBEDDED = ("target: {source: embedded:target}", "draft: {kind: model, source: embedded:draft}")
+EMBEDDED = ('target: {source: "embedded:target"}', 'draft: {kind: model, source: "embedded:draft"}')
 """The fields of the embedded pair."""
 
 

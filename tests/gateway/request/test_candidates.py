@@ -102,7 +102,7 @@ async def test_switch_that_is_turned_on_between_two_attempts_ends_drafting(bench
 async def test_stream_goes_on_plainly_where_the_pair_has_lost_its_draft_meanwhile(
     bench: Callable[..., Any], temperature: float, killed: bool
 ) -> None:
-    without = MANIFEST.replace("kind: model, source: embedded:draft", "kind: none")
+    without = MANIFEST.replace('kind: model, source: "embedded:draft"', "kind: none")
     pair = bench(without % '"grpc://127.0.0.1:1", "grpc://127.0.0.1:2"').served
     assert pair.speculative is None
     attempts = list(resume_candidates(pair, decision(), request(temperature), pair.plain.replicas[0], lambda: killed))
