@@ -198,7 +198,10 @@ def test_an_address_in_use_is_one_clear_message(filter_: Filter) -> None:
     [
         (["--ext-proc", "nowhere"], "expected HOST:PORT or unix:/PATH, got 'nowhere'"),
         (["--ext-proc", "127.0.0.1:99999"], "expected 0 to 65535, got 99999"),
-        (["--ext-proc", "unix:/tmp/x", "--workers", "2"], "--ext-proc unix:/tmp/x: a socket file serves one worker"),
+        (
+            ["--ext-proc", "unix:/tmp/x", "--workers", "2", "--admin-port", "8081"],
+            "--ext-proc unix:/tmp/x: a socket file serves one worker",
+        ),
         (["--ext-proc", "0.0.0.0:9002"], "--ext-proc 0.0.0.0: other machines can reach it"),
     ],
 )
