@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(TimeLimits())
     if config.getoption("times"):
         times.register(config)
+
+
+@pytest.fixture
+def exit_stack() -> Iterator[ExitStack]:
+    """Closes after the test what other fixtures opened, the last one first."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+async def async_exit_stack() -> AsyncIterator[AsyncExitStack]:
+    """Closes after the test what other fixtures opened in its event loop, the last one first."""
+    async with AsyncExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,27 +10,18 @@ from pathlib import Path
 import psutil
 
 from tests.e2e.chaos.paced_server import PacedServer
+from tests.support.command import SLIPSTREAM
 from tests.support.gateway_process import wait_live
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.ports import lasting_ports
 
-MANIFEST = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: canned}}
-spec:
-  model: canned
-  maxDraftTokens: 6
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, endpoints: ["{url}"], model: canned}}
-      speculative: {{protocol: openai, endpoints: ["{url}"], model: canned}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: canned}}
-spec: {{pair: canned{policy}}}
-"""
+
+def pair(upstream_url: str, policy: str = "") -> str:
+    """A pair before the server at `upstream_url`. `policy`: more fields of its policy."""
+    engine = external(*[arm(upstream_url, model="canned")] * 2)
+    return pair_yaml(engine, "maxDraftTokens: 6", name="canned", model="canned", policy=policy)
+
+
 GATEWAY_CORE, OTHER_CORE = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
 _STOP_S = 40
 
@@ -47,7 +37,7 @@ def upstream() -> Iterator[str]:
 def manifest(folder: Path, upstream_url: str, policy: str = "") -> tuple[str, str]:
     """The options of a gateway for a manifest before the server at `upstream_url`. `policy`: more fields of it."""
     file = folder / "pair.yaml"
-    file.write_text(MANIFEST.format(url=upstream_url, policy=policy))
+    file.write_text(pair(upstream_url, policy))
     return "-f", str(file)
 
 
@@ -57,7 +47,7 @@ def gateway(
 ) -> Iterator[tuple[int, psutil.Process]]:
     """The port and the process of a `slipstream gateway` on `core`, with its log in `folder`."""
     [port] = lasting_ports(1)
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "--port", str(port), *options]
+    command = [*SLIPSTREAM, "gateway", "--port", str(port), *options]
     with (folder / f"{name}.log").open("ab") as log:
         process = psutil.Popen(command, stderr=log)
     try:

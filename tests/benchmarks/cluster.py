@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +11,7 @@ from typing import NamedTuple
 from slipstream_tools.up.processes import Child
 
 from tests.benchmarks import canned
+from tests.e2e.real_cluster import start_operator
 from tests.support.kube import CRDS, KubeApiServer, install_chart
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
@@ -41,10 +40,10 @@ def cluster(gateways: int) -> Iterator[Cluster]:
         url = stack.enter_context(canned.upstream())
         install_chart(kube, CRDS)
         kube.namespace(NAMESPACE)
-        kube.client().apply_yaml(canned.MANIFEST.format(url=url, policy=SPECULATES), namespace=NAMESPACE)
+        kube.client().apply_yaml(canned.pair(url, SPECULATES), namespace=NAMESPACE)
         redis = RedisServer(folder, *lasting_ports(1))
         stack.callback(redis.stop)
-        operator = _operator(kube, folder, redis.url)
+        operator = start_operator(kube, NAMESPACE, folder, redis.url)
         stack.callback(operator.stop, timeout_s=10)
         options = (
             *("--source", "kubernetes", "--kubeconfig", str(kube.kubeconfig()), "--redis", redis.url),
@@ -57,14 +56,3 @@ def cluster(gateways: int) -> Iterator[Cluster]:
             started = canned.gateway(folder, *options, *own, core=None, name=f"gateway-{number}")
             ports.append(stack.enter_context(started)[0])
         yield Cluster(kube, operator, redis, ports, admin_ports)
-
-
-def _operator(kube: KubeApiServer, folder: Path, redis_url: str) -> Child:
-    liveness, metrics = lasting_ports(2)
-    command = [
-        *(sys.executable, "-m", "slipstream_tools.cli", "operator"),
-        *("--kubeconfig", str(kube.kubeconfig()), "--namespace", NAMESPACE, "--report-namespace", NAMESPACE),
-        *("--host", "127.0.0.1", "--liveness-port", str(liveness), "--metrics-port", str(metrics)),
-    ]
-    env = {**os.environ, "SLIPSTREAM_REDIS_URL": redis_url}
-    return Child(name="the operator", command=command, log_path=folder / "operator.log", env=env)

@@ -20,14 +20,14 @@ from statistics import median
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_tools.bench.requests import embedded_requests
 
 from tests.benchmarks.harness import Option, Report, benchmark, percentiles
 from tests.benchmarks.systems import MODEL, running_system
+from tests.support.browser import chromium
 
-CHROMIUM = "/usr/bin/chromium"
 CLIENTS = 3
 WIDTHS = {"light": 1280, "dark": 1280}
 EXPLORED = (
@@ -107,15 +107,13 @@ def _screenshots(browser: Browser, url: str, folder: Path) -> None:
 
 
 def measure(args: argparse.Namespace, report: Report) -> None:
-    with _manifest() as manifest, running_system(manifest) as system, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with _manifest() as manifest, running_system(manifest) as system, chromium() as browser:
         with _traffic(system.gateway_url, args.seed):
             time.sleep(args.seconds)
             if args.screenshots:
                 _screenshots(browser, system.gateway_url, Path(args.screenshots))
         size, requests = weight(browser, system.gateway_url)
         paints, figures = zip(*(first_paint_ms(browser, system.gateway_url) for _ in range(args.loads)), strict=True)
-        browser.close()
     report.row("page with all its files: goal 200 kB", kb=size / 1000, requests=requests)
     report.row("first contentful paint: goal 1000 ms", **percentiles(paints, "ms", 50), figures_ms=median(figures))
 

@@ -31,6 +31,7 @@ from slipstream_operator.types import ServingDefaults
 from tests.benchmarks.canned import cpu_s
 from tests.benchmarks.harness import Option, Report, benchmark
 from tests.support.kube import CRDS, KubeApiServer, install_chart
+from tests.support.metrics import total
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
 
@@ -100,15 +101,9 @@ def is_idle(metrics_url: str, parents: int) -> bool:
         text = httpx.get(metrics_url, trust_env=False, timeout=30).text
     except httpx.HTTPError:
         return False  # it has only just started
-    known = total(text, "objects", 'kind="ModelPair"') + total(text, "objects", 'kind="SpeculationPolicy"')
-    return known == parents and not total(text, "queue_depth") and total(text, "writes_total") > 0
-
-
-def total(text: str, name: str, labels: str = "") -> float:
-    """The sum of a metric over the lines with `labels`."""
-    lines = (line for line in text.splitlines() if labels in line)
-    full = f"slipstream_operator_{name}"
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.partition("{")[0].partition(" ")[0] == full)
+    known = sum(total(text, "slipstream_operator_objects", kind=kind) for kind in ("ModelPair", "SpeculationPolicy"))
+    waiting, written = (total(text, f"slipstream_operator_{name}") for name in ("queue_depth", "writes_total"))
+    return known == parents and not waiting and written > 0
 
 
 def declare(kube: KubeApiServer, pairs: int) -> None:
@@ -196,7 +191,8 @@ def resource_versions(kube: KubeApiServer) -> dict[str, str]:
 def writes(metrics_url: str) -> float:
     """The number of writes, without those that keep the operator's Lease of each namespace."""
     text = httpx.get(metrics_url, trust_env=False, timeout=30).text
-    return total(text, "writes_total") - total(text, "writes_total", 'resource="leases"')
+    name = "slipstream_operator_writes_total"
+    return total(text, name) - total(text, name, resource="leases")
 
 
 def wait_for_quiet(metrics_url: str, steady_s: float) -> None:

@@ -25,6 +25,7 @@ from slipstream_tools.bench.summary import Summary, read_summary
 
 from tests.benchmarks.harness import Interval, Option, Report, benchmark, ratio
 from tests.benchmarks.systems import running_system
+from tests.support.command import SLIPSTREAM
 
 MODES = ("plain", "speculative", "routed")
 EDGE_SHARE = 0.1
@@ -63,7 +64,7 @@ def make_requests(path: Path, requests: int, seed: int) -> None:
 def bench(url: str, calls: Path, out: Path, concurrency: int, seed: int) -> None:
     """Runs `slipstream bench`, which writes its report to `out`."""
     command = [
-        *(sys.executable, "-m", "slipstream_tools.cli", "bench", "--url", url, "--requests", str(calls)),
+        *(*SLIPSTREAM, "bench", "--url", url, "--requests", str(calls)),
         *("--modes", ",".join(MODES), "--concurrency", str(concurrency), "--seed", str(seed), "--out", str(out)),
     ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -22,8 +20,8 @@ import httpx
 import psutil
 
 from tests.benchmarks.harness import Option, Report, benchmark
+from tests.support.command import SCRIPT
 
-_SLIPSTREAM = Path(sys.executable).parent / "slipstream"
 _PAUSE_S = 3.0
 _STABLE_S = 11.0  # then it is started again without a pause
 _AFTER = 20
@@ -36,7 +34,7 @@ class Up:
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.process = subprocess.Popen(
-            [str(_SLIPSTREAM), "up", "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [SCRIPT, "up", "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from helm_python.chart import Chart
 
+from tests.support.manifests import JSON
+
 CHART = Path(__file__).parents[2] / "charts" / "slipstream"
 RELEASE, NAMESPACE = "demo", "serving"
 
-JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]
+Only = Callable[..., JSON]
 
 
 def before_1_22(item: JSON) -> JSON:

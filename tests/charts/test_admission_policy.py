@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import cel
 import pytest
 
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
-Only = Callable[..., JSON]
+from tests.charts.conftest import JSON, Only, Render
 
 KIND = "ValidatingAdmissionPolicy"
 CONTROLLER = "system:serviceaccount:kube-system:namespace-controller"

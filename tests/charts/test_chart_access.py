@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import helm_python
 import pytest
 from helm_python.chart import Chart
 
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
-Only = Callable[..., JSON]
+from tests.charts.conftest import JSON, Only, Render
 
 KEYS: JSON = {"gateway": {"auth": {"existingSecret": {"name": "slipstream-keys"}}}}
 

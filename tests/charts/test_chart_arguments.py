@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from slipstream_operator import command as operator_command
 from slipstream_tools.gateway import options as gateway_options
 
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
-Only = Callable[..., JSON]
+from tests.charts.conftest import JSON, Only, Render
 
 COMMANDS = {"gateway": gateway_options.add_arguments, "operator": operator_command.add_arguments}
 

@@ -12,10 +12,8 @@ from helm_python import HelmError
 from helm_python.chart import Chart
 from helm_python.config import Config
 
-from tests.charts.conftest import before_1_22
+from tests.charts.conftest import JSON, before_1_22
 from tests.support.kube import KubeApiServer
-
-JSON = dict[str, Any]
 
 # What the test server is too old for, or has no kind of.
 TOO_NEW = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 import yaml
 from slipstream_core.manifest import ModelPair, parse
@@ -18,8 +17,8 @@ from slipstream_operator.types import ServingDefaults
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards
 from tests.charts.server_labels import server_labels
 from tests.support.foreign_kinds import WITH_GROUPS
+from tests.support.manifests import JSON
 
-JSON = dict[str, Any]
 RULES = (ROOT / ALERTS).read_text(encoding="utf-8")
 
 

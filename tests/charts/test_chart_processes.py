@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,14 +14,12 @@ import pytest
 from slipstream_core.manifest.reports import REPORT_SELECTOR
 from slipstream_tools.up.processes import Child
 
+from tests.charts.conftest import JSON, Only, Render
+from tests.support.command import SLIPSTREAM
 from tests.support.http_server import Asked, Reply, answering
 from tests.support.kube import KubeApiServer
 from tests.support.manifests import manifest
 from tests.support.polling import eventually
-
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
-Only = Callable[..., JSON]
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "examples" / "cluster-embedded.yaml"
 TIMEOUT_S = 60.0
@@ -59,7 +56,7 @@ class Release:
         child = Child(
             name=component,
             command=[
-                *(sys.executable, "-m", "slipstream_tools.cli", *container["args"]),
+                *(*SLIPSTREAM, *container["args"]),
                 *(f"--{name.replace('_', '-')}={value}" for name, value in {**options, **replaced}.items()),
             ],
             log_path=self._folder / f"{component}.log",

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import helm_python
 import pytest
 
+from tests.charts.conftest import JSON, Only, Render
 from tests.support.kube import KubeApiServer, KubeClient, KubeError, once_allowed
 from tests.support.manifests import manifest
 from tests.support.polling import eventually
-
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
-Only = Callable[..., JSON]
 
 ACCOUNT = "demo-slipstream"
 CLUSTER: JSON = {"watchNamespaces": ["*"]}

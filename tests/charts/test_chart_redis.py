@@ -8,7 +8,6 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,13 +17,9 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, BusyLoadingError
 from redis.exceptions import ConnectionError as NotThereError
 
-from tests.charts.conftest import before_1_22
+from tests.charts.conftest import JSON, Only, Render, before_1_22
 from tests.support.kube import KubeApiServer
 from tests.support.polling import PATIENCE_S, eventually
-
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
-Only = Callable[..., JSON]
 
 HOST = "@demo-slipstream-redis:6379/0"
 

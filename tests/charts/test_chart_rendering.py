@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 from helm_python.chart import Chart, lint
 
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
-Only = Callable[..., JSON]
+from tests.charts.conftest import JSON, Only, Render
 
 CHART = Path(__file__).parents[2] / "charts" / "slipstream"
 RECENT = "1.35"

@@ -15,9 +15,8 @@ import yaml
 from helm_python.chart import Chart
 from helm_python.errors import HelmError
 
-from tests.charts.conftest import NAMESPACE, RELEASE, with_access
+from tests.charts.conftest import JSON, NAMESPACE, RELEASE, with_access
 
-JSON = dict[str, Any]
 Path = tuple[str | int, ...]
 
 NEUTRAL = "zzz"

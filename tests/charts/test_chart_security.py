@@ -7,16 +7,13 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Callable
-from typing import Any
 
 from slipstream_core.manifest.naming import COMPONENT, GRPC_PORT_NAME, HTTP_PORT_NAME, PART_OF, PART_OF_SLIPSTREAM
 from slipstream_operator.children.identity import TRITON, VLLM
 
+from tests.charts.conftest import JSON, Only, Render
 from tests.charts.server_labels import server_labels
 
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
-Only = Callable[..., JSON]
 PodSpecs = Callable[[list[JSON]], dict[str, JSON]]
 
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from helm_python.chart import Chart
 from helm_python.errors import HelmError
 
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
+from tests.charts.conftest import JSON, Render
 
 CHART = Path(__file__).parents[2] / "charts" / "slipstream"
 VALUES = (CHART / "values.yaml").read_text()

@@ -6,12 +6,11 @@ import fnmatch
 import json
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -19,7 +18,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from slipstream_operator.children.pod import USER as SERVERS_USER
 
-JSON = dict[str, Any]
+from tests.support.command import SLIPSTREAM, run_slipstream
+from tests.support.manifests import JSON
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "docker"
@@ -181,8 +181,7 @@ def test_every_file_that_an_image_installs_has_hashes(name: str) -> None:
 def test_image_starts_a_command_that_exists(name: str) -> None:
     program, command, *_ = json.loads(last(by_name(name), "ENTRYPOINT"))
     assert (program, command) == ("slipstream", name)
-    run = [sys.executable, "-m", "slipstream_tools.cli", command, "--help"]
-    done = subprocess.run(run, check=False, capture_output=True, text=True, timeout=60)
+    done = run_slipstream(command, "--help")
     assert done.returncode == 0, done.stderr
 
 
@@ -215,7 +214,7 @@ def test_compose_file_builds_files_that_exist_and_serves_a_manifest_that_compile
         build = service["build"]
         assert (FOLDER / build["context"] / build["dockerfile"]).is_file()
         assert service["read_only"] is True
-    run = [sys.executable, "-m", "slipstream_tools.cli", "route", "-f", str(FOLDER / "pair.yaml"), "-"]
+    run = [*SLIPSTREAM, "route", "-f", str(FOLDER / "pair.yaml"), "-"]
     request = json.dumps({"model": "slipstream-embedded", "messages": [{"role": "user", "content": "Hi"}]})
     done = subprocess.run(run, input=request, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

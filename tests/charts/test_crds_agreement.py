@@ -14,8 +14,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST, Problem, parse_resource
 from slipstream_core.manifest.crd import crds
 
 from tests.support.crd_schema import example_resources, repeated, schema_errors, violated
-
-JSON = dict[str, Any]
+from tests.support.manifests import JSON
 
 SCHEMAS: dict[str, JSON] = {
     crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for crd in crds()

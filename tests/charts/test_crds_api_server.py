@@ -10,10 +10,8 @@ from slipstream_core.manifest import parse_resource
 
 from tests.support.crd_schema import example_resources
 from tests.support.kube import KubeApiServer, KubeError
-from tests.support.manifests import manifest
+from tests.support.manifests import JSON, manifest
 from tests.support.polling import eventually
-
-JSON = dict[str, Any]
 
 pytestmark = pytest.mark.usefixtures("crds")
 

@@ -31,8 +31,7 @@ from tests.gateway.manifest.test_manifest_rules import (
     changed,
 )
 from tests.support.crd_schema import example_resources, rules_of, schema_errors, violated
-
-JSON = dict[str, Any]
+from tests.support.manifests import JSON
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "slipstream-crds"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -19,8 +18,7 @@ from slipstream_operator.types import ServingDefaults
 
 from tests.support.foreign_kinds import WITH_GROUPS, parts_of_kubernetes
 from tests.support.kube import KubeApiServer
-
-JSON = dict[str, Any]
+from tests.support.manifests import JSON
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "examples"
 MANIFESTS = [EMBEDDED_MANIFEST, *sorted(FOLDER.glob("*.yaml"))]

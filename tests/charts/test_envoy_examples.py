@@ -4,20 +4,16 @@ tests/gateway/envoy."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from slipstream_core.types import Arm
 from slipstream_tools.gateway import extproc
 
+from tests.charts.conftest import JSON, Only, Render
 from tests.support.envoy import EXAMPLE, http_filters_of
 
-JSON = dict[str, Any]
-Render = Callable[..., list[JSON]]
-Only = Callable[..., JSON]
 FOLDER = Path(__file__).parents[2] / "deploy/examples/envoy"
 ON: JSON = {"gateway": {"extProc": {"enabled": True}}}
 

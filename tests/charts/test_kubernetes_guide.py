@@ -6,7 +6,6 @@ import argparse
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,8 +18,7 @@ from slipstream_operator.rollout.trips import REASONS
 from slipstream_tools.kill.options import add_arguments
 
 from tests.support.kube import KubeApiServer
-
-JSON = dict[str, Any]
+from tests.support.manifests import JSON
 
 ROOT = Path(__file__).parents[2]
 PAGES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -112,6 +113,20 @@ class Engine:
         if length is not None:
             more["vllm_xargs"] = {"slipstream_draft_length": length, **more.get("vllm_xargs", {})}
         return {"model": self.model, "temperature": 0, "max_tokens": 48, "return_token_ids": True, **prompt, **more}
+
+    async def cancel_streams(self, path: str, **more: Any) -> None:
+        """Streams of twelve tokens whose clients leave at any moment: cancelling races with the last response."""
+
+        async def cancel_after(parts: int) -> None:
+            seen = 0
+            async with self.stream(path, max_tokens=12, temperature=1.0, length=parts % 5, **more) as events:
+                async for _ in events:
+                    seen += 1
+                    if seen == parts:
+                        return
+
+        for turn in range(4):
+            await asyncio.gather(*(cancel_after(1 + (number + turn) % 12) for number in range(24)))
 
     async def set_limit(self, limit: object) -> Any:
         response = await self.http.put("/slipstream/limit", json={"limit": limit})

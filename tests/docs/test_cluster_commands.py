@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 import yaml
 from slipstream_core.manifest.sources import EMBEDDED_SOURCES
 from slipstream_core.manifest.versions import ALLOW_RENAME
 from slipstream_tools.cli import main
-from slipstream_tools.up.processes import Child
 
 from tests.docs.shell import Shell, until
 from tests.support.doc_blocks import ROOT, Block, blocks_of, pages, runs, runs_in_order
+from tests.support.gateway_process import Process
 from tests.support.kube import KubeApiServer
+from tests.support.ports import lasting_ports
 
 READY = {
     "type": "Ready",
@@ -38,31 +35,14 @@ def named(namespace: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def gateway(kube: KubeApiServer, crds: object, namespace: str, tmp_path: Path, free_ports: Any) -> Iterator[Child]:
+def gateway(kube: KubeApiServer, crds: object, namespace: str, tmp_path: Path, exit_stack: ExitStack) -> Process:
     """A gateway that reports in `namespace`, once it is ready."""
-    [port] = free_ports(1)
-    child = Child(
-        name="gateway",
-        command=[
-            *(sys.executable, "-m", "slipstream_tools.cli", "gateway", "--source", "kubernetes"),
-            *("--kubeconfig", str(kube.kubeconfig(namespace=namespace)), "--report-namespace", namespace),
-            *("--namespace", namespace, "--namespace", f"{namespace}-demo", "--port", str(port)),
-        ],
-        log_path=tmp_path / "gateway.log",
-        env=dict(os.environ),
-    )
-    try:
-        until(lambda: _is_ready(port), child.log_tail)
-        yield child
-    finally:
-        child.stop(timeout_s=10.0)
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False
+    options = ("--kubeconfig", str(kube.kubeconfig(namespace=namespace)), "--report-namespace", namespace)
+    namespaces = ("--namespace", namespace, "--namespace", f"{namespace}-demo")
+    process = Process(None, *lasting_ports(1), *options, *namespaces, log=tmp_path / "gateway.log")
+    exit_stack.callback(process.stop)
+    process.wait_live("/health/ready")
+    return process
 
 
 @runs("README.md", "helm upgrade", "kubectl patch modelpair")
@@ -96,7 +76,7 @@ def test_readme_leads_into_a_cluster_with_redis(
     ("docs/tutorial/cluster.md", "kubectl delete customresourcedefinitions"),
 )
 def test_guide_goes_from_an_empty_cluster_to_an_uninstall(
-    blocks: list[Block], cluster_shell: Shell, gateway: Child, kube: KubeApiServer, namespace: str
+    blocks: list[Block], cluster_shell: Shell, gateway: Process, kube: KubeApiServer, namespace: str
 ) -> None:
     install, pods, pair, watch, kill, unkill, command, rename, upgrade, uninstall, kinds = blocks
     here, demo = named(namespace), {"--namespace demo": f"--namespace {namespace}-demo"}

@@ -6,7 +6,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -16,40 +17,23 @@ import pytest
 from tests.docs.shell import Shell, until
 from tests.gateway.openai_server import OpenAiServer
 from tests.support.doc_blocks import Block, find, runs, runs_each
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.redis_server import RedisServer
 
 ADDRESS = "http://127.0.0.1:8080"
 TWO_POOLS = "apiVersion: slipstream.dev/v1alpha1\nkind: ModelPair\nmetadata: {name: llama}\nspec:\n  model: llama-70b"
 PORTS = Callable[[int], list[int]]
-PAIR = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: support}}
-spec:
-  model: support-8b
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, endpoints: ["{plain}"], model: support-8b}}
-      speculative: {{protocol: openai, endpoints: ["{speculative}"], model: support-8b}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: support}}
-spec: {{pair: support, allowClientMode: true}}
-"""
 ASKED = {"model": "support-8b", "messages": [{"role": "user", "content": "tokens=3"}]}
 
 
 @pytest.fixture
-def servers(shell: Shell) -> Iterator[list[OpenAiServer]]:
+def servers(shell: Shell, exit_stack: ExitStack) -> list[OpenAiServer]:
     """One for each arm of the pair in `pair.yaml`."""
-    found = [OpenAiServer(), OpenAiServer()]
-    manifest = PAIR.format(plain=found[0].url, speculative=found[1].url)
+    found = [exit_stack.enter_context(OpenAiServer()) for _ in range(2)]
+    engine = external(*(arm(server.url, model="support-8b") for server in found))
+    manifest = pair_yaml(engine, name="support", model="support-8b", policy=", allowClientMode: true")
     (shell.folder / "pair.yaml").write_text(manifest, encoding="utf-8")
-    yield found
-    for server in found:
-        server.stop()
+    return found
 
 
 def post(url: str, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
@@ -185,7 +169,8 @@ def test_up_serves_a_manifest(
 @runs("docs/bench.md", "slipstream bench -f")
 def test_bench_measures_and_replay_reads_it(blocks: list[Block], shell: Shell, servers: list[OpenAiServer]) -> None:
     write_calls(shell)
-    (shell.folder / "cautious.yaml").write_text(PAIR.partition("---\n")[2].format(), encoding="utf-8")
+    policy = (shell.folder / "pair.yaml").read_text(encoding="utf-8").partition("---\n")[2]
+    (shell.folder / "cautious.yaml").write_text(policy, encoding="utf-8")
     shell.run(blocks[0])
     assert all(server.requests for server in servers)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 
-SLIPSTREAM = Path(sys.executable).parent / "slipstream"
+from tests.support.command import SCRIPT
+
 START_LIMIT_S = 600.0  # vLLM on a busy machine
 
 
@@ -61,28 +62,24 @@ def private_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def start_up(free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., RunningUp]]:
+def start_up(free_ports: Callable[[int], list[int]], exit_stack: ExitStack) -> Callable[..., RunningUp]:
     """Run `slipstream up` until it has printed its commands; each has a port of its own."""
-    started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> RunningUp:
         [port] = free_ports(1)
         process = subprocess.Popen(
-            [str(SLIPSTREAM), "up", "--port", str(port), *arguments],
+            [SCRIPT, "up", "--port", str(port), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        started.append(process)
+        exit_stack.callback(process.communicate, timeout=40)
+        exit_stack.callback(process.terminate)
         lines = _read_until_ready(process)
         commands = [line for line in lines if line.startswith("curl ")]
         return RunningUp(process, f"http://127.0.0.1:{port}", commands)
 
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.terminate()
-        process.communicate(timeout=40)
+    return start
 
 
 def _read_until_ready(process: subprocess.Popen[str]) -> list[str]:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 from slipstream_tools.up.processes import Child
 
+from tests.support.clients import Clients
+from tests.support.command import SCRIPT
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON
+from tests.support.manifests import JSON
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
+from tests.support.streams import text_of, whole_events_of
 
 REQUEST_LIMIT_S = 60.0
-SLIPSTREAM = Path(sys.executable).parent / "slipstream"
 HOLD_BACK_SHARE = 0.4
 FIRST_SHARE = 0.5
 MAX_TOKENS = 48
@@ -41,7 +39,7 @@ class Gateway:
         self.child = Child(
             name=name,
             command=[
-                *(str(SLIPSTREAM), "gateway", "--source", "kubernetes", "--port", str(port)),
+                *(SCRIPT, "gateway", "--source", "kubernetes", "--port", str(port)),
                 *("--kubeconfig", str(kube.kubeconfig(namespace=namespace)), "--namespace", namespace),
                 *("--report-namespace", namespace, "--snapshot", str(folder / f"{name}.json"), *options),
             ],
@@ -99,24 +97,29 @@ class Cluster:
         return {"model": "support", "messages": [message], "temperature": 0, "max_tokens": MAX_TOKENS, **options}
 
 
-@contextlib.contextmanager
-def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gateways: int) -> Iterator[Cluster]:
-    """A Redis, an operator and gateways, in a namespace without objects. All must still run at the end."""
-    redis_port, liveness, metrics, *of_gateways = lasting_ports(3 + gateways)
-    redis = RedisServer(folder, redis_port)
-    redis_url = redis.url
-    operator = Child(
+def start_operator(kube: KubeApiServer, namespace: str, folder: Path, redis_url: str) -> Child:
+    """A `slipstream operator` of one namespace."""
+    liveness, metrics = lasting_ports(2)
+    return Child(
         name="the operator",
         command=[
-            *(str(SLIPSTREAM), "operator", "--namespace", namespace, "--report-namespace", namespace),
+            *(SCRIPT, "operator", "--namespace", namespace, "--report-namespace", namespace),
             *("--kubeconfig", str(kube.kubeconfig(namespace=namespace))),
             *("--host", "127.0.0.1", "--liveness-port", str(liveness), "--metrics-port", str(metrics)),
         ],
         log_path=folder / "operator.log",
         env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url},
     )
+
+
+@contextlib.contextmanager
+def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gateways: int) -> Iterator[Cluster]:
+    """A Redis, an operator and gateways, in a namespace without objects. All must still run at the end."""
+    redis_port, *of_gateways = lasting_ports(1 + gateways)
+    redis = RedisServer(folder, redis_port)
+    operator = start_operator(kube, namespace, folder, redis.url)
     processes = [
-        Gateway(f"gateway-{index}", kube, namespace, redis_url, folder, port) for index, port in enumerate(of_gateways)
+        Gateway(f"gateway-{index}", kube, namespace, redis.url, folder, port) for index, port in enumerate(of_gateways)
     ]
     cluster = Cluster(kube, namespace, processes)
     children = (operator, *(gateway.child for gateway in processes))
@@ -133,28 +136,16 @@ def running_cluster(kube: KubeApiServer, namespace: str, folder: Path, *, gatewa
         redis.stop()
 
 
-class Traffic:
-    """Requests of all the texts that `texts` make, round and round, for as long as the context lasts. Both arms fill
-    up, since the policy holds back many of them."""
+class Traffic(Clients):
+    """Requests of all the texts that `texts` make, round and round. Both arms fill up, since the policy holds back many
+    of them."""
 
     def __init__(self, cluster: Cluster, *texts: Callable[[], str]) -> None:
+        super().__init__(CLIENTS)
         self._cluster = cluster
         self._texts = texts
-        self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(max_workers=CLIENTS)
 
-    def __enter__(self) -> Traffic:
-        self._running = [self._pool.submit(self._run) for _ in range(CLIENTS)]
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
-        self._pool.shutdown()
-        if exc_info[0] is None:
-            for running in self._running:
-                running.result()
-
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         for text in itertools.cycle(self._texts):
             if self._over.is_set():
                 return
@@ -171,53 +162,24 @@ class Stream(NamedTuple):
     resumed: tuple[str, ...]
 
 
-class Streams:
-    """Streams of one text by several clients, one after the other, for as long as the context lasts. `mode` as for
-    `Cluster.ask`: a longer answer's class may not be promoted yet."""
+class Streams(Clients):
+    """Streams of one text by several clients, one after the other. `mode` as for `Cluster.ask`: a longer answer's class
+    may not be promoted yet."""
 
     def __init__(self, cluster: Cluster, text: str, *, clients: int, max_tokens: int = 160, mode: str = "auto") -> None:
+        super().__init__(clients)
         self._mode = mode
         self._cluster = cluster
         self._max_tokens = max_tokens
         self._text = text
-        self._clients = clients
-        self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(max_workers=clients)
         self.answers: list[Stream] = []
 
-    def __enter__(self) -> Streams:
-        self._running = [self._pool.submit(self._run) for _ in range(self._clients)]
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
-        self._pool.shutdown()
-        if exc_info[0] is None:
-            for running in self._running:
-                running.result()
-
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         while not self._over.is_set():
             began_s = time.monotonic()
             options = {"max_tokens": self._max_tokens, "stream": True, "stream_options": {"include_usage": True}}
             response = self._cluster.ask(self._text, is_drawn=False, mode=self._mode, **options)
-            text, arm, resumed = text_of(response.text), response.headers["x-slipstream-arm"], resumed_of(response.text)
-            self.answers.append(Stream(began_s, time.monotonic(), arm, text, resumed))
-
-
-def text_of(stream: str) -> str:
-    """The text of a streamed answer."""
-    choices = [choice for event in _events(stream) for choice in event["choices"]]
-    return "".join(choice["delta"].get("content") or "" for choice in choices)
-
-
-def resumed_of(stream: str) -> tuple[str, ...]:
-    """The causes of the changes of the server that a streamed answer with usage had."""
-    return tuple(_events(stream)[-1]["usage"]["slipstream"].get("resumed", ()))
-
-
-def _events(stream: str) -> list[JSON]:
-    """The events of a stream, which must be whole."""
-    events = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
-    assert events[-1] == "[DONE]", events[-1]
-    return [json.loads(event) for event in events[:-1]]
+            events, arm = whole_events_of(response.text), response.headers["x-slipstream-arm"]
+            # The causes of the changes of its server.
+            resumed = tuple(events[-1]["usage"]["slipstream"].get("resumed", ()))
+            self.answers.append(Stream(began_s, time.monotonic(), arm, text_of(events), resumed))

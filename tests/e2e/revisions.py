@@ -8,38 +8,31 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import NamedTuple
 
-from tests.e2e.real_cluster import Cluster, text_of
-from tests.e2e.test_cluster import STEP_LIMIT_S, serves, until
-from tests.support.kube_client import JSON, KubeError
+from tests.e2e.real_cluster import Cluster
+from tests.e2e.test_cluster import ENGINE, STEP_LIMIT_S, serves, until
+from tests.support.clients import Clients
+from tests.support.kube_client import KubeError
 from tests.support.kubelet import Kubelet, TritonKubelet
+from tests.support.manifests import EMBEDDED, JSON, pair_yaml
+from tests.support.streams import whole_text_of
 
 RUNS_S, STOPS_S = 0.05, 0.2  # of a slow server
 NOTICED_S = 5.0
 CLIENTS = 3
 REVISION = "x-slipstream-revision"
-OBJECTS = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: support}
-spec:
-  model: support
-  target: {source: "embedded:target"}
-  draft: {kind: model, source: "embedded:draft"}
-  maxDraftTokens: 6
-  engine: {kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}
-  serving:
-    gpus: 0
-    update: {canary: {share: 0.5, minSamples: 20, maxSlowdown: 0.5, errorRate: 0.1, parityLoss: 0.2}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {name: support}
-spec: {pair: support, decision: rules, minOutputTokens: 0, maxRareTokenShare: 1, minConfidence: 0, parityShare: 1}
-"""
+CANARY = "{share: 0.5, minSamples: 20, maxSlowdown: 0.5, errorRate: 0.1, parityLoss: 0.2}"
+OBJECTS = pair_yaml(
+    ENGINE,
+    *EMBEDDED,
+    "maxDraftTokens: 6",
+    f"serving: {{gpus: 0, update: {{canary: {CANARY}}}}}",
+    name="support",
+    model="support",
+    policy=", decision: rules, minOutputTokens: 0, maxRareTokenShare: 1, minConfidence: 0, parityShare: 1",
+)
 NEW_DRAFT_LENGTH = '{"spec":{"maxDraftTokens":4}}'
 
 
@@ -53,36 +46,25 @@ class Answer(NamedTuple):
     ended_s: float
 
 
-class Load:
-    """Streams of one text by several clients for as long as the context lasts; all must succeed."""
+class Load(Clients):
+    """Streams of one text by several clients; all must succeed."""
 
     def __init__(self, cluster: Cluster, text: str) -> None:
+        super().__init__(CLIENTS)
         self._cluster, self._text = cluster, text
-        self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(CLIENTS)
         self.answers: list[Answer] = []
-
-    def __enter__(self) -> Load:
-        self._running = [self._pool.submit(self._run) for _ in range(CLIENTS)]
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
-        self._pool.shutdown()
-        for running in self._running:
-            running.result()
 
     def of(self, revision: str) -> int:
         """The number of answers of `revision`."""
         return sum(answer.revision == revision for answer in self.answers)
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         while not self._over.is_set():
             began_s = time.monotonic()
             response = self._cluster.ask(self._text, stream=True)
             ended_s = time.monotonic()
             revision = response.headers.get(REVISION, "")
-            self.answers.append(Answer(revision, text_of(response.text), ended_s - began_s, ended_s))
+            self.answers.append(Answer(revision, whole_text_of(response.text), ended_s - began_s, ended_s))
 
 
 class Rollout:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.real_cluster import running_cluster, text_of
+from tests.e2e.real_cluster import running_cluster
 from tests.e2e.revisions import NEW_DRAFT_LENGTH, REVISION, Load, Rollout, dies, other_tokens, slower
 from tests.e2e.test_cluster import REPLY, SUMMARY, until
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON
 from tests.support.kubelet import TritonKubelet
+from tests.support.manifests import JSON
+from tests.support.ports import lasting_ports
+from tests.support.streams import whole_text_of
 
 # tests/operator has each rule.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
@@ -25,19 +28,16 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 @pytest.fixture
 def make_kubelet(
-    kube: KubeApiServer, namespace: str, tmp_path: Path, free_ports: Callable[[int], list[int]]
-) -> Iterator[Callable[[str], TritonKubelet]]:
-    made: list[TritonKubelet] = []
-
+    kube: KubeApiServer, namespace: str, tmp_path: Path, exit_stack: ExitStack
+) -> Callable[[str], TritonKubelet]:
     def make(name: str) -> TritonKubelet:
-        grpc, http, metrics = free_ports(3)
+        ports = dict(zip(("grpc", "http", "metrics"), lasting_ports(3), strict=True))
         (tmp_path / name).mkdir()
-        made.append(TritonKubelet(kube, namespace, tmp_path / name, {"grpc": grpc, "http": http, "metrics": metrics}))
-        return made[-1]
+        kubelet = TritonKubelet(kube, namespace, tmp_path / name, ports)
+        exit_stack.callback(kubelet.stop)
+        return kubelet
 
-    yield make
-    for kubelet in made:
-        kubelet.stop()
+    return make
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_bad_revision_is_taken_back_and_no_request_fails(
     clean_up()
     assert ended["rule"] == rule, ended
     assert rollout.deployment("slipstream-support")["spec"] == serving
-    undisturbed = text_of(cluster.ask(SUMMARY, stream=True).text)
+    undisturbed = whole_text_of(cluster.ask(SUMMARY, stream=True).text)
     has_own_tokens = rule == "ParityGuard"
     texts = {answer.text for answer in load.answers if not (answer.revision and has_own_tokens)}
     assert load.of(ended["revision"]) > 0

@@ -21,50 +21,35 @@ import pytest
 from tests.e2e.real_cluster import (
     FIRST_SHARE,
     HOLD_BACK_SHARE,
-    SLIPSTREAM,
     Cluster,
     Streams,
     Traffic,
     running_cluster,
-    text_of,
 )
+from tests.support.command import SCRIPT
 from tests.support.kube import KubeApiServer
 from tests.support.kubelet import TritonKubelet
+from tests.support.manifests import EMBEDDED, pair_yaml
 from tests.support.polling import eventually
+from tests.support.streams import whole_text_of
 
 pytestmark = pytest.mark.timeout(600)
 
 STEP_LIMIT_S = 180.0
 _RNG = random.Random(11)  # the codes' class depends on them
-OBJECTS = f"""\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: support}}
-spec:
-  model: support
-  target: {{source: "embedded:target"}}
-  draft: {{kind: model, source: "embedded:draft"}}
-  maxDraftTokens: 6
-  engine: {{kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: support}}
-spec:
-  pair: support
-  allowClientMode: true
-  decision: rules
-  margin: 0
-  minOutputTokens: 0
-  maxRareTokenShare: 1
-  minConfidence: 0
-  holdBackShare: {HOLD_BACK_SHARE}
-  parityShare: 0
-  thresholds: {{acceptanceFloor: 0.4}}
-  analysis: {{minSamples: 6, windowSeconds: 60, falseAlarmRequests: 100, confidence: 0.6}}
-  rollout: {{steps: [{{share: {FIRST_SHARE}, soakSeconds: 1}}, {{share: 1, soakSeconds: 1}}]}}
-  rollback: {{coolDownSeconds: 3600, maxRetries: 0, staleAfterSeconds: 3600}}
-"""
+ENGINE = "{kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}"
+OBJECTS = pair_yaml(
+    ENGINE,
+    *EMBEDDED,
+    "maxDraftTokens: 6",
+    name="support",
+    model="support",
+    policy=", allowClientMode: true, decision: rules, margin: 0, minOutputTokens: 0, maxRareTokenShare: 1,"
+    f" minConfidence: 0, holdBackShare: {HOLD_BACK_SHARE}, parityShare: 0, thresholds: {{acceptanceFloor: 0.4}},"
+    " analysis: {minSamples: 6, windowSeconds: 60, falseAlarmRequests: 100, confidence: 0.6},"
+    f" rollout: {{steps: [{{share: {FIRST_SHARE}, soakSeconds: 1}}, {{share: 1, soakSeconds: 1}}]}},"
+    " rollback: {coolDownSeconds: 3600, maxRetries: 0, staleAfterSeconds: 3600}",
+)
 SUMMARY = (
     "Summarise this call for the CRM.\n\n"
     "Agent: Hello, this is Clara, how can I help you?\nCustomer: Hello, my name is Mara Osterova. I was charged twice "
@@ -197,7 +182,7 @@ def test_class_is_promoted_rolled_back_alone_and_comes_back_with_a_new_spec(
 
 def kill_under_streams(cluster: Cluster) -> None:
     """A kill amid streams: not a token differs from an undisturbed run, and nothing new speculates."""
-    undisturbed = text_of(cluster.ask(SUMMARY, max_tokens=160, stream=True).text)
+    undisturbed = whole_text_of(cluster.ask(SUMMARY, max_tokens=160, stream=True).text)
     with Streams(cluster, SUMMARY, clients=4, mode="speculative") as streams:
         until("streams", lambda: len(streams.answers) >= 4)
         killed_s = time.monotonic()  # a stream that begins while kubectl ends may be plain already
@@ -223,7 +208,7 @@ def kill_is_seen_and_taken_back(cluster: Cluster) -> None:
     )
     assert cluster.conditions("modelpair")["KillSwitchActive"] == "True"
     kubeconfig = str(cluster.kube.kubeconfig(namespace=cluster.namespace))
-    command = [str(SLIPSTREAM), "unkill", "mp/support", "--kubeconfig", kubeconfig]
+    command = [SCRIPT, "unkill", "mp/support", "--kubeconfig", kubeconfig]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"2 of 2 gateways have applied it, \d+ ms after", done.stdout)

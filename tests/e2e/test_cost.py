@@ -7,10 +7,10 @@ the control.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ import pytest
 from aiohttp import web
 
 from tests.e2e.real_cluster import Gateway
+from tests.gateway.lossless.scripted_engine import ScriptedEngine
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON
+from tests.support.manifests import JSON
 from tests.support.polling import eventually
+from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
-from tests.support.threaded_server import WebServer
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -48,27 +49,12 @@ POLICY: JSON = {
 }
 
 
-class PricedServer(WebServer):
-    """vLLM with Slipstream's plugin, as far as a gateway sees it. A speculative answer takes `dearer` times the
-    engine's time of a plain one."""
+class PricedServer(ScriptedEngine):
+    """Its speculative answers take `dearer` times the engine's time of plain ones."""
 
     def __init__(self, dearer: float) -> None:
         self._dearer, self._luck = dearer, random.Random(1)
         super().__init__()
-
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/v1/models", self._models),
-            web.get("/slipstream", self._facts),
-            web.post("/v1/chat/completions", self._chat),
-        ]
-
-    async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": []})
-
-    async def _facts(self, request: web.Request) -> web.Response:
-        facts = {"plugin": "1.0", "vllm": "0.32.0", "method": "draft_model", "max_draft_length": 8}
-        return web.json_response({**facts, "acceptance": "equality", "scheduler": "sync", "counters": True})
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -90,33 +76,24 @@ class PricedServer(WebServer):
 
 
 @pytest.fixture
-def priced_server() -> Iterator[Callable[[float], PricedServer]]:
+def priced_server(exit_stack: ExitStack) -> Callable[[float], PricedServer]:
     """Starts servers; all are stopped after the test."""
-    servers: list[PricedServer] = []
-
-    def start(dearer: float) -> PricedServer:
-        servers.append(PricedServer(dearer))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.stop()
+    return lambda dearer: exit_stack.enter_context(PricedServer(dearer))
 
 
 @pytest.fixture
 def gateway(
-    kube: KubeApiServer, namespace: str, redis: RedisServer, tmp_path: Path, free_ports: Callable[[int], list[int]]
-) -> Iterator[Callable[[], Gateway]]:
+    kube: KubeApiServer, namespace: str, redis: RedisServer, tmp_path: Path, exit_stack: ExitStack
+) -> Callable[[], Gateway]:
     """Starts the gateway, once there are objects for it."""
-    with contextlib.ExitStack() as stack:
 
-        def start() -> Gateway:
-            options = ("--conformance", "off")
-            made = Gateway("gateway", kube, namespace, redis.url, tmp_path, free_ports(1)[0], *options)
-            stack.callback(made.child.stop, timeout_s=15)
-            return made
+    def start() -> Gateway:
+        options = ("--conformance", "off")
+        made = Gateway("gateway", kube, namespace, redis.url, tmp_path, lasting_ports(1)[0], *options)
+        exit_stack.callback(made.child.stop, timeout_s=15)
+        return made
 
-        yield start
+    return start
 
 
 def one_pool(server: Callable[[float], PricedServer], dearer: float) -> JSON:

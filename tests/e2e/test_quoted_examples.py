@@ -24,8 +24,9 @@ import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from tests.docs.shell import Shell
-from tests.e2e.conftest import SLIPSTREAM, RunningUp
+from tests.e2e.conftest import RunningUp
 from tests.e2e.pasted import run_pasted
+from tests.support.command import SCRIPT
 from tests.support.doc_blocks import Block, runs_in_order
 from tests.support.polling import eventually
 
@@ -46,13 +47,8 @@ class Examples(NamedTuple):
 
     def output(self, block: Block) -> str:
         """What the block prints here."""
-        script = "set -euo pipefail\n" + self.shell.script(block).replace(ADDRESS, self.up.url)
-        done = subprocess.run(
-            ["bash", "-c", script],
-            cwd=self.shell.folder, env=self.shell.environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
-        return done.stdout.replace("\r", "")
+        has_address = ADDRESS in self.shell.script(block)
+        return self.shell.run(block, {ADDRESS: self.up.url} if has_address else {}).replace("\r", "")
 
 
 @pytest.fixture
@@ -63,7 +59,7 @@ def examples(start_up: Callable[..., RunningUp], tmp_path: Path) -> Examples:
     (manifest := tmp_path / "pair.yaml").write_text(text.replace(FIRST_FIELD, FIRST_FIELD + NO_DRAWS))
     up = start_up("-f", str(manifest))
     eventually(lambda: is_checked(up.url), within_s=120)
-    path = os.pathsep.join([str(SLIPSTREAM.parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(Path(SCRIPT).parent), os.environ["PATH"]])
     return Examples(up, Shell(tmp_path, {**os.environ, "PATH": path}))
 
 

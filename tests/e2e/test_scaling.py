@@ -14,30 +14,26 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.real_cluster import Cluster, Stream, Streams, running_cluster, text_of
-from tests.e2e.test_cluster import SUMMARY
+from tests.e2e.real_cluster import Cluster, Stream, Streams, running_cluster
+from tests.e2e.test_cluster import ENGINE, SUMMARY
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON
+from tests.support.manifests import EMBEDDED, JSON, pair_yaml
 from tests.support.polling import eventually
 from tests.support.replicas import Replicas
+from tests.support.streams import whole_text_of
 
 pytestmark = pytest.mark.timeout(600)
 
 IDLE_S = 60
 SERVER_S = 120.0  # four servers start one after the other, on the cores that the traffic uses
-PAIR = f"""\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: support}}
-spec:
-  model: support
-  target: {{source: "embedded:target"}}
-  draft: {{kind: model, source: "embedded:draft"}}
-  engine: {{kind: slipstream, device: cpu, dtype: float32, maxConcurrency: 8}}
-  serving:
-    gpus: 0
-    autoscaling: {{minReplicas: 0, maxReplicas: 4, idleSeconds: {IDLE_S}, coldStartSeconds: 120}}
-"""
+SERVING = f"autoscaling: {{minReplicas: 0, maxReplicas: 4, idleSeconds: {IDLE_S}, coldStartSeconds: 120}}"
+PAIR = pair_yaml(
+    ENGINE,
+    *EMBEDDED,
+    f"serving: {{gpus: 0, {SERVING}}}",
+    name="support",
+    model="support",
+)
 
 
 @pytest.fixture
@@ -101,7 +97,7 @@ def ask(cluster: Cluster, index: int) -> str:
     answer = httpx.post(f"{gateway.url}/v1/chat/completions", json={**body, "stream": stream}, timeout=180)
     assert answer.status_code == 200, answer.text
     if stream:
-        return text_of(answer.text)
+        return whole_text_of(answer.text)
     text: str = answer.json()["choices"][0]["message"]["content"]
     return text
 

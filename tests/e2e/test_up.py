@@ -16,39 +16,27 @@ import httpx
 import pytest
 
 from tests.e2e.pasted import run_pasted
+from tests.support.command import SCRIPT
 from tests.support.http_server import Reply, answering
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import eventually
+from tests.support.ports import dead_url
+from tests.support.streams import whole_events_of
 
 pytestmark = pytest.mark.timeout(240)
 
-MANIFEST = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: mine}}
-spec:
-  model: mine
-  target: {{source: {source}}}
-  draft: {{kind: {draft}}}
-  engine: {{kind: slipstream}}
-"""
+
+def mine(source: str, draft: str) -> str:
+    fields = (f"target: {{source: {source}}}", f"draft: {{kind: {draft}}}")
+    return pair_yaml("{kind: slipstream}", *fields, name="mine", model="mine")
 
 
-EXTERNAL = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: elsewhere}}
-spec:
-  model: theirs
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, endpoints: ["{url}"], model: theirs}}
-"""
+def elsewhere(url: str) -> str:
+    return pair_yaml(external(arm(url, model="theirs")), name="elsewhere", model="theirs")
 
 
 def _up(*arguments: str) -> subprocess.CompletedProcess[str]:
-    slipstream = str(Path(sys.executable).parent / "slipstream")
-    return subprocess.run([slipstream, "up", *arguments], capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run([SCRIPT, "up", *arguments], capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_three_printed_commands_show_the_job_and_ctrl_c_leaves_nothing(start_up: Callable[..., Any]) -> None:
@@ -59,9 +47,7 @@ def test_three_printed_commands_show_the_job_and_ctrl_c_leaves_nothing(start_up:
     assert headers["x-slipstream-arm"] == "speculative"
     assert headers["x-slipstream-class"].startswith("summarization/")
     assert int(headers["x-slipstream-draft-length"]) > 0
-    events = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
-    assert events[-1] == "[DONE]"
-    usage = json.loads(events[-2])["usage"]
+    usage = whole_events_of(body)[-1]["usage"]
     assert usage["completion_tokens_details"]["accepted_prediction_tokens"] > 0
 
     headers, body = run_pasted(label)
@@ -161,7 +147,7 @@ def external_server() -> Iterator[str]:
 
 def test_external_pairs_need_no_triton(tmp_path: Path, external_server: str, start_up: Callable[..., Any]) -> None:
     manifest = tmp_path / "pair.yaml"
-    manifest.write_text(EXTERNAL.format(url=external_server))
+    manifest.write_text(elsewhere(external_server))
     up = start_up("-f", str(manifest))
     assert not any("triton" in part for child in up.children for part in child.cmdline())
     assert json.loads(run_pasted(up.commands[2])[1])["reason"] == "no_policy"
@@ -173,9 +159,8 @@ def test_keys_are_asked_for_and_the_printed_commands_send_one(
     tmp_path: Path, external_server: str, start_up: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest, keys = tmp_path / "pair.yaml", tmp_path / "keys.json"
-    manifest.write_text(EXTERNAL.format(url=external_server))
-    slipstream = str(Path(sys.executable).parent / "slipstream")
-    made = subprocess.run([slipstream, "keys", "create", "-f", str(keys)], capture_output=True, text=True, check=True)
+    manifest.write_text(elsewhere(external_server))
+    made = subprocess.run([SCRIPT, "keys", "create", "-f", str(keys)], capture_output=True, text=True, check=True)
     up = start_up("-f", str(manifest), "--keys", str(keys))
     assert json.loads(run_pasted(up.commands[2])[1])["error"]["code"] == "invalid_api_key"
     monkeypatch.setenv("SLIPSTREAM_API_KEY", made.stdout.strip())
@@ -183,11 +168,9 @@ def test_keys_are_asked_for_and_the_printed_commands_send_one(
     assert up.stop() == 0
 
 
-def test_external_server_that_is_not_there_is_named(
-    tmp_path: Path, up_options: list[str], free_ports: Callable[[int], list[int]]
-) -> None:
+def test_external_server_that_is_not_there_is_named(tmp_path: Path, up_options: list[str]) -> None:
     manifest = tmp_path / "pair.yaml"
-    manifest.write_text(EXTERNAL.format(url=f"http://127.0.0.1:{free_ports(1)[0]}"))
+    manifest.write_text(elsewhere(dead_url()))
     for limit in ("4", "10", "20"):  # a busy machine needs longer to start a gateway that can say what is missing
         done = _up("-f", str(manifest), *up_options, "--timeout", limit)
         if "no server responds" in done.stderr:
@@ -255,7 +238,7 @@ def test_missing_manifest_is_one_line(tmp_path: Path, up_options: list[str]) -> 
 
 def test_bad_manifest_names_the_field(tmp_path: Path, up_options: list[str]) -> None:
     manifest = tmp_path / "pair.yaml"
-    manifest.write_text(MANIFEST.format(source="target", draft="magic"))
+    manifest.write_text(mine("target", "magic"))
     done = _up("-f", str(manifest), *up_options)
     assert done.returncode != 0
     assert len(done.stderr.splitlines()) == 1
@@ -264,7 +247,7 @@ def test_bad_manifest_names_the_field(tmp_path: Path, up_options: list[str]) -> 
 
 def test_missing_checkpoint_folder_is_one_line(tmp_path: Path, up_options: list[str]) -> None:
     manifest = tmp_path / "pair.yaml"
-    manifest.write_text(MANIFEST.format(source="./target", draft="ngram"))
+    manifest.write_text(mine("./target", "ngram"))
     done = _up("-f", str(manifest), *up_options)
     assert done.returncode == 1
     expected = f"ModelPair/mine: spec.target.source: there is no folder {tmp_path / 'target'}"
@@ -275,7 +258,7 @@ def test_checkpoint_that_cannot_be_loaded_says_why(tmp_path: Path, up_options: l
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "config.json").write_text('{"architectures": ["Mamba"], "model_type": "mamba"}')
     manifest = tmp_path / "pair.yaml"
-    manifest.write_text(MANIFEST.format(source="./target", draft="none"))
+    manifest.write_text(mine("./target", "none"))
     done = _up("-f", str(manifest), *up_options)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]

@@ -17,6 +17,7 @@ from slipstream_tools.up.smollm2 import smollm2_folder
 from slipstream_tools.up.vllm_install import install_vllm
 
 from tests.e2e.pasted import run_pasted
+from tests.support.streams import whole_events_of
 
 # The first run installs vLLM and downloads SmolLM2.
 pytestmark = pytest.mark.timeout(1200)
@@ -121,9 +122,7 @@ def test_embedded_pair_on_vllm_shows_the_same_three_commands(start_up: Callable[
     headers, body = run_pasted(up.commands[0])
     assert headers["x-slipstream-arm"] == "speculative", headers
     assert int(headers["x-slipstream-draft-length"]) > 0
-    events = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
-    assert events[-1] == "[DONE]"
-    usage = json.loads(events[-2])["usage"]
+    usage = whole_events_of(body)[-1]["usage"]
     assert usage["completion_tokens_details"]["accepted_prediction_tokens"] > 0
     headers, body = run_pasted(up.commands[1])
     assert headers["x-slipstream-class"].endswith("/short")

@@ -15,7 +15,7 @@ from slipstream_training.models.eagle_head import Head
 from slipstream_training.models.llama import llama_config
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from tests.engine.requests_and_answers import Drain, Make, drain
+from tests.engine.requests_and_answers import Make
 
 EOS = "<|end|>"
 torch.set_num_threads(1)  # tiny tensors: a second thread waits, and takes a processor to do so
@@ -120,8 +120,3 @@ def make_engine(pair_folder: Path) -> Make:
         return load_engine(EngineSettings(**values))  # type: ignore[arg-type]
 
     return make
-
-
-@pytest.fixture(name="drain")
-def _drain() -> Drain:
-    return drain

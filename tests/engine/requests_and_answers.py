@@ -11,7 +11,6 @@ from slipstream_engine.errors import ClosedError, OverloadedError, RequestError
 from slipstream_engine.serving.service import EngineService
 from slipstream_engine.step.engine import Engine
 
-Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
 Make = Callable[..., Engine]
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = tuple(b"Reason for contact: delivery delay. ")
@@ -23,14 +22,19 @@ def generation_request(name: str = "a", **changes: Any) -> GenerationRequest:
     return GenerationRequest(**{**fields, **changes})
 
 
-def drain(engine: Engine, requests: list[GenerationRequest]) -> dict[str, list[Chunk]]:
-    """Run requests to their ends; their chunks by request id."""
+def drain(engine: Engine, requests: list[GenerationRequest], *, stop_before: int = -1) -> dict[str, list[Chunk]]:
+    """Run requests to their ends; their chunks by request id. Drafting is stopped before the step `stop_before`, of
+    which the first is 0."""
     for request in requests:
         engine.add(request)
     chunks: dict[str, list[Chunk]] = {request.request_id: [] for request in requests}
+    step = 0
     while engine.busy:
+        if step == stop_before:
+            engine.stop_drafting()
         for chunk in engine.step():
             chunks[chunk.request_id].append(chunk)
+        step += 1
     return chunks
 
 

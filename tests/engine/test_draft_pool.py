@@ -18,7 +18,7 @@ from slipstream_engine.serving.service import EngineService
 from slipstream_engine.step.engine import Engine
 from slipstream_engine.step.sequence import Sequence
 
-from tests.engine.requests_and_answers import Drain, Make, generation_request, tokens_of
+from tests.engine.requests_and_answers import Make, drain, generation_request, tokens_of
 
 CPU = torch.device("cpu")
 TEXT = list(b"abcdefgabcd")
@@ -42,9 +42,7 @@ def engine(pair_folder: Path, make_engine: Make) -> Engine:
     return make_engine("close", more_drafts=f"{pair_folder / 'far'}\n{pair_folder / 'eagle'}", max_waiting=200)
 
 
-def test_answers_are_those_of_plain_decoding_whatever_the_draft(
-    engine: Engine, make_engine: Make, drain: Drain
-) -> None:
+def test_answers_are_those_of_plain_decoding_whatever_the_draft(engine: Engine, make_engine: Make) -> None:
     """Requests with different drafts are verified in one batch, and some of them are plain."""
     names = [f"r{'x' * number}" for number in range(24)]
     drafted = drain(engine, [_request(name, draft_tokens=number % 4) for number, name in enumerate(names)])
@@ -57,7 +55,7 @@ def test_answers_are_those_of_plain_decoding_whatever_the_draft(
     assert {drafts[number] for number in drafts if number % 4} == {"close", "far", "eagle"}
 
 
-def test_the_draft_that_costs_least_wins(engine: Engine, drain: Drain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_draft_that_costs_least_wins(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the number of steps, since the time of models this small is noise: the close one is accepted most."""
     steps = property(lambda sequence: (float(sequence._steps), len(sequence.tokens) - 5))
     monkeypatch.setattr(Sequence, "decoded", steps)
@@ -90,7 +88,7 @@ def test_an_engine_names_its_drafts_if_there_are_several(engine: Engine, make_en
     assert EngineService(make_engine("ngram")).facts().drafts == ()
 
 
-def test_hybrid_drafts_have_copies_beside_each_model(pair_folder: Path, make_engine: Make, drain: Drain) -> None:
+def test_hybrid_drafts_have_copies_beside_each_model(pair_folder: Path, make_engine: Make) -> None:
     engine = make_engine("ngram+close", more_drafts=str(pair_folder / "far"))
     names = {
         drain(engine, [_request(f"h{number}", adaptive=True)])[f"h{number}"][-1].counts.draft for number in range(12)
@@ -109,7 +107,7 @@ def test_a_further_draft_that_does_not_fit_is_named(make_engine: Make) -> None:
     assert make_engine("close", more_drafts="embedded:draft", on_draft_mismatch="plain").draft_names == ()
 
 
-def test_what_is_accepted_is_learned_for_each_group(make_engine: Make, drain: Drain) -> None:
+def test_what_is_accepted_is_learned_for_each_group(make_engine: Make) -> None:
     """Also by an engine with one draft: evidence of one group is unknown in another."""
     engine = make_engine("close")
     drain(engine, [_request("a"), _request("bb", group="b"), _request("ccc", group="a")])

@@ -10,7 +10,7 @@ from slipstream_engine.contract.types import FinishReason, GenerationRequest, Pe
 from slipstream_engine.errors import RequestError
 from slipstream_engine.text.grammar import json_grammar, lark_grammar, regex_grammar
 
-from tests.engine.requests_and_answers import Drain, Make, generation_request, text_of, tokens_of
+from tests.engine.requests_and_answers import Make, drain, generation_request, text_of, tokens_of
 
 SAMPLED = SamplingParams(temperature=1.0, seed=7)
 EOS = 256
@@ -42,7 +42,7 @@ def both_ways(request: GenerationRequest, length: int) -> list[GenerationRequest
 
 @pytest.mark.parametrize("draft", ["close", "far", "ngram", "eagle", "ngram+close"])
 @pytest.mark.parametrize("sampling", [None, SAMPLED], ids=["greedy", "sampled"])
-def test_drafts_change_no_constrained_answer(make_engine: Make, drain: Drain, draft: str, sampling: Any) -> None:
+def test_drafts_change_no_constrained_answer(make_engine: Make, draft: str, sampling: Any) -> None:
     engine = make_engine(draft, max_slots=3)
     for name, case in CASES.items():
         changes = {"sampling": sampling, **case} if sampling else case
@@ -50,7 +50,7 @@ def test_drafts_change_no_constrained_answer(make_engine: Make, drain: Drain, dr
         assert tokens_of(chunks["plain"]) == tokens_of(chunks["drafts"]) == tokens_of(chunks["adaptive"]), name
 
 
-def test_constrained_and_free_answers_share_a_batch(make_engine: Make, drain: Drain) -> None:
+def test_constrained_and_free_answers_share_a_batch(make_engine: Make) -> None:
     engine = make_engine("close", max_slots=4)
     alone = drain(engine, [generation_request("free", draft_tokens=4)])["free"]
     together = drain(
@@ -65,7 +65,7 @@ def test_constrained_and_free_answers_share_a_batch(make_engine: Make, drain: Dr
     assert re.fullmatch(PATTERN, text_of(together["regex"])) or together["regex"][-1].finish_reason == "length"
 
 
-def test_a_grammar_ends_an_answer(make_engine: Make, drain: Drain) -> None:
+def test_a_grammar_ends_an_answer(make_engine: Make) -> None:
     engine = make_engine("close")
     [answer] = drain(
         engine, [generation_request(grammar=regex_grammar("[a-c]{4}"), draft_tokens=6, ignore_eos=True)]
@@ -74,7 +74,7 @@ def test_a_grammar_ends_an_answer(make_engine: Make, drain: Drain) -> None:
     assert answer[-1].finish_reason is FinishReason.STOP
 
 
-def test_a_constrained_answer_goes_on_after_its_tokens(make_engine: Make, drain: Drain) -> None:
+def test_a_constrained_answer_goes_on_after_its_tokens(make_engine: Make) -> None:
     engine = make_engine("close")
     changes = {"grammar": regex_grammar("[a-z]{30}"), "penalties": Penalties(frequency=0.5), "sampling": SAMPLED}
     whole = tokens_of(drain(engine, [generation_request("whole", **changes)])["whole"])
@@ -84,7 +84,7 @@ def test_a_constrained_answer_goes_on_after_its_tokens(make_engine: Make, drain:
         engine.prepare(generation_request(resume_ids=(33, 33), **changes))
 
 
-def test_least_tokens_forbid_every_end(make_engine: Make, drain: Drain) -> None:
+def test_least_tokens_forbid_every_end(make_engine: Make) -> None:
     engine = make_engine("close")
     ends = tuple(range(200))
     for length in (0, 6):
@@ -94,9 +94,7 @@ def test_least_tokens_forbid_every_end(make_engine: Make, drain: Drain) -> None:
 
 
 @pytest.mark.parametrize("sampling", [None, SAMPLED], ids=["greedy", "sampled"])
-def test_an_answer_ends_with_its_grammar_before_its_least_tokens(
-    make_engine: Make, drain: Drain, sampling: Any
-) -> None:
+def test_an_answer_ends_with_its_grammar_before_its_least_tokens(make_engine: Make, sampling: Any) -> None:
     changes = {"grammar": regex_grammar("[a-c]{4}"), "min_tokens": 12, **({"sampling": sampling} if sampling else {})}
     chunks = drain(make_engine("close", max_slots=3), both_ways(generation_request(**changes), length=6))
     assert re.fullmatch("[a-c]{4}", text_of(chunks["plain"]))
@@ -105,7 +103,7 @@ def test_an_answer_ends_with_its_grammar_before_its_least_tokens(
 
 
 @pytest.mark.parametrize("length", [0, 5])
-def test_each_token_has_its_log_probability(make_engine: Make, drain: Drain, length: int) -> None:
+def test_each_token_has_its_log_probability(make_engine: Make, length: int) -> None:
     engine = make_engine("close")
     chunks = drain(engine, [generation_request(logprobs=3, draft_tokens=length)])["a"]
     for chunk in chunks:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from slipstream_engine.contract.types import Chunk, GenerationRequest, SamplingParams
 
-from tests.engine.requests_and_answers import Drain, Make, generation_request, tokens_of
+from tests.engine.requests_and_answers import Make, drain, generation_request, tokens_of
 from tests.kernels.oracle import Rules, distribution
 
 PROMPTS = [
@@ -46,7 +46,7 @@ def greedy_answers(pair_folder: Path) -> list[list[int]]:
 
 @pytest.mark.parametrize("draft", [None, "close", "far", "eagle", "ngram", "ngram+close", "ngram+eagle"])
 def test_greedy_tokens_are_those_of_transformers(
-    make_engine: Make, drain: Drain, greedy_answers: list[list[int]], draft: str | None
+    make_engine: Make, greedy_answers: list[list[int]], draft: str | None
 ) -> None:
     """Eight requests with draft lengths 0 to 7 in one batch of four slots: some join while others run."""
     chunks = drain(make_engine(draft), [_request(i, draft_tokens=i) for i in range(8)])
@@ -59,14 +59,14 @@ def test_greedy_tokens_are_those_of_transformers(
 
 @pytest.mark.parametrize("draft", ["close", "far", "eagle", "ngram", "ngram+far", "ngram+eagle"])
 def test_greedy_tokens_stay_the_same_while_the_engine_chooses_the_draft_lengths(
-    make_engine: Make, drain: Drain, greedy_answers: list[list[int]], draft: str
+    make_engine: Make, greedy_answers: list[list[int]], draft: str
 ) -> None:
     requests = [_request(index, draft_tokens=index % 8, adaptive=index % 3 > 0) for index in range(12)]
     found = _tokens(drain(make_engine(draft, max_draft_tokens=7), requests))
     assert [found[f"r{index}"] for index in range(12)] == [greedy_answers[index % len(PROMPTS)] for index in range(12)]
 
 
-def test_the_engine_stops_to_verify_draft_tokens_that_are_never_accepted(make_engine: Make, drain: Drain) -> None:
+def test_the_engine_stops_to_verify_draft_tokens_that_are_never_accepted(make_engine: Make) -> None:
     engine = make_engine("far", max_draft_tokens=7)
     fixed = drain(engine, [_request(index, draft_tokens=7) for index in range(8)])
     chosen = drain(engine, [_request(index, draft_tokens=7, adaptive=True) for index in range(8)])
@@ -75,7 +75,7 @@ def test_the_engine_stops_to_verify_draft_tokens_that_are_never_accepted(make_en
 
 
 def test_the_engine_chooses_the_draft_length_of_a_sampled_request_without_an_effect_on_its_tokens(
-    make_engine: Make, drain: Drain
+    make_engine: Make,
 ) -> None:
     sampled = SamplingParams(temperature=1.0, seed=3)
     alone = drain(make_engine("far"), [_request(0, draft_tokens=4, sampling=sampled)])
@@ -87,7 +87,7 @@ def test_the_engine_chooses_the_draft_length_of_a_sampled_request_without_an_eff
     assert among["r0"][-1].counts.drafted < alone["r0"][-1].counts.drafted
 
 
-def test_a_close_draft_is_mostly_accepted_and_saves_steps(make_engine: Make, drain: Drain) -> None:
+def test_a_close_draft_is_mostly_accepted_and_saves_steps(make_engine: Make) -> None:
     (row,) = drain(make_engine("close"), [_request(0, draft_tokens=4)]).values()
     counts = row[-1].counts
     assert counts.accepted / counts.drafted > 0.5
@@ -96,9 +96,7 @@ def test_a_close_draft_is_mostly_accepted_and_saves_steps(make_engine: Make, dra
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_sampled_tokens_do_not_depend_on_neighbours_or_slots(
-    make_engine: Make, drain: Drain, data: st.DataObject
-) -> None:
+def test_sampled_tokens_do_not_depend_on_neighbours_or_slots(make_engine: Make, data: st.DataObject) -> None:
     draft = data.draw(st.sampled_from(["close", "far", "ngram", "ngram+far", None]))
     sampling = SamplingParams(
         temperature=data.draw(st.sampled_from([0.0, 0.3, 1.0, 1.7])),
@@ -119,7 +117,7 @@ def test_sampled_tokens_do_not_depend_on_neighbours_or_slots(
 
 @pytest.mark.parametrize("draft", [None, "close", "far", "eagle", "ngram", "ngram+close", "ngram+eagle"])
 def test_two_sampled_tokens_have_the_targets_joint_distribution(
-    make_engine: Make, drain: Drain, pair_folder: Path, draft: str | None
+    make_engine: Make, pair_folder: Path, draft: str | None
 ) -> None:
     """Chi-squared over 1,500 answers of two tokens; top-k keeps the table of outcomes small."""
     params = {"temperature": 1.5, "top_p": 0.98, "top_k": 3}
@@ -169,7 +167,6 @@ def _joint(folder: Path, prompt: tuple[int, ...], params: dict[str, float]) -> d
 )
 def test_greedy_answer_goes_on_where_it_was_resumed(
     make_engine: Make,
-    drain: Drain,
     greedy_answers: list[list[int]],
     committed: int,
     draft_tokens: int,
@@ -183,7 +180,7 @@ def test_greedy_answer_goes_on_where_it_was_resumed(
     assert row[-1].counts.prompt_tokens == len(PROMPTS[0])
 
 
-def test_plain_sampled_answer_goes_on_where_it_was_resumed(make_engine: Make, drain: Drain) -> None:
+def test_plain_sampled_answer_goes_on_where_it_was_resumed(make_engine: Make) -> None:
     """A plain token depends on seed, position and the text before it alone, so that a resumed answer is the same."""
     sampling = SamplingParams(temperature=1.0, seed=11)
     whole = _tokens(drain(make_engine(None), [_request(0, 0, sampling=sampling)]))["r0"]

@@ -27,8 +27,8 @@ from slipstream_engine.text.tokenizer import Tokenizer
 
 from tests.engine.requests_and_answers import (
     PROMPT,
-    Drain,
     Make,
+    drain,
     generation_request,
     is_closing,
     text_of,
@@ -42,9 +42,7 @@ _request = partial(generation_request, max_tokens=30)
 
 @pytest.mark.parametrize("draft_tokens", [0, 1, 5])
 @pytest.mark.parametrize("max_tokens", [1, 2, 7])
-def test_max_tokens_is_exact_whatever_the_draft_length(
-    make_engine: Make, drain: Drain, draft_tokens: int, max_tokens: int
-) -> None:
+def test_max_tokens_is_exact_whatever_the_draft_length(make_engine: Make, draft_tokens: int, max_tokens: int) -> None:
     request = _request(max_tokens=max_tokens, draft_tokens=draft_tokens)
     (row,) = drain(make_engine("close"), [request]).values()
     assert len(tokens_of(row)) == max_tokens
@@ -53,7 +51,7 @@ def test_max_tokens_is_exact_whatever_the_draft_length(
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 5])
-def test_the_context_ends_an_answer(make_engine: Make, drain: Drain, draft_tokens: int) -> None:
+def test_the_context_ends_an_answer(make_engine: Make, draft_tokens: int) -> None:
     request = _request(max_tokens=10_000, draft_tokens=draft_tokens)
     (row,) = drain(make_engine("close", context_tokens=64), [request]).values()
     assert row[-1].finish_reason is FinishReason.LENGTH
@@ -61,7 +59,7 @@ def test_the_context_ends_an_answer(make_engine: Make, drain: Drain, draft_token
 
 
 def test_a_draft_with_a_shorter_context_stops_drafting_not_decoding(
-    make_engine: Make, drain: Drain, pair_folder: Path, tmp_path: Path
+    make_engine: Make, pair_folder: Path, tmp_path: Path
 ) -> None:
     short = tmp_path / "short"
     short.mkdir()
@@ -76,7 +74,7 @@ def test_a_draft_with_a_shorter_context_stops_drafting_not_decoding(
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 4])
-def test_eos_ends_an_answer_and_is_not_text(make_engine: Make, drain: Drain, draft_tokens: int) -> None:
+def test_eos_ends_an_answer_and_is_not_text(make_engine: Make, draft_tokens: int) -> None:
     answers = [
         drain(
             make_engine("close"),
@@ -99,9 +97,7 @@ def test_eos_ends_an_answer_and_is_not_text(make_engine: Make, drain: Drain, dra
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 1, 3, 7])
-def test_stop_string_across_tokens_ends_the_answer_before_it(
-    make_engine: Make, drain: Drain, draft_tokens: int
-) -> None:
+def test_stop_string_across_tokens_ends_the_answer_before_it(make_engine: Make, draft_tokens: int) -> None:
     """Every byte is a token here, so that any stop string of three bytes spans three tokens, and often two steps."""
     engine = make_engine("close")
     whole = text_of(drain(engine, [_request("w")])["w"])
@@ -111,7 +107,7 @@ def test_stop_string_across_tokens_ends_the_answer_before_it(
     assert row[-1].finish_reason is FinishReason.STOP
 
 
-def test_counts_add_up(make_engine: Make, drain: Drain) -> None:
+def test_counts_add_up(make_engine: Make) -> None:
     (row,) = drain(make_engine("close"), [_request(draft_tokens=4, max_tokens=50)]).values()
     counts = row[-1].counts
     assert counts.prompt_tokens == len(PROMPT)
@@ -156,7 +152,7 @@ def test_cancelled_request_frees_its_slot_at_once(make_engine: Make) -> None:
     assert engine.cancel("a") is None
 
 
-def test_a_freed_slot_remembers_nothing(make_engine: Make, drain: Drain) -> None:
+def test_a_freed_slot_remembers_nothing(make_engine: Make) -> None:
     """A request that was cancelled in mid-prompt leaves keys and drafts behind; the next one must not see them."""
     expected = drain(make_engine("close", max_slots=1, prefill_chunk_tokens=4), [_request("b", draft_tokens=4)])["b"]
     engine = make_engine("close", max_slots=1, prefill_chunk_tokens=4)
@@ -167,7 +163,7 @@ def test_a_freed_slot_remembers_nothing(make_engine: Make, drain: Drain) -> None
     assert without_engine_time(found) == without_engine_time(expected)  # tokens, text and counts
 
 
-def test_a_reused_request_id_brings_its_own_sampling(make_engine: Make, drain: Drain) -> None:
+def test_a_reused_request_id_brings_its_own_sampling(make_engine: Make) -> None:
     engine = make_engine(None)
     hot = SamplingParams(temperature=2.0, seed=3)
     expected = tokens_of(drain(make_engine(None), [_request(sampling=hot)])["a"])
@@ -335,9 +331,7 @@ class _FailingOnce:
         return self._inner.propose(rows, drafted)  # type: ignore[arg-type]
 
 
-def test_a_failing_step_ends_its_requests_and_the_next_ones_are_served(
-    pair_folder: Path, drain: Drain, make_engine: Make
-) -> None:
+def test_a_failing_step_ends_its_requests_and_the_next_ones_are_served(pair_folder: Path, make_engine: Make) -> None:
     target = Model.load(pair_folder / "target", device=torch.device("cpu"), dtype=torch.float32)
     source = _FailingOnce(DraftPool({"own": ModelDrafts(target, 2, 257)}))
     engine = Engine(
@@ -363,7 +357,7 @@ def test_a_failing_step_ends_its_requests_and_the_next_ones_are_served(
         service.close()
 
 
-def test_drafts_are_counted_step_by_step(make_engine: Make, drain: Drain) -> None:
+def test_drafts_are_counted_step_by_step(make_engine: Make) -> None:
     row = drain(make_engine("close"), [_request(draft_tokens=3, max_tokens=80)])["a"]
     totals = [(chunk.counts.drafted, chunk.counts.accepted) for chunk in row]
     steps = [(drafted - before[0], accepted - before[1]) for before, (drafted, accepted) in pairwise(totals)]
@@ -374,7 +368,7 @@ def test_drafts_are_counted_step_by_step(make_engine: Make, drain: Drain) -> Non
     assert any(0 < accepted < drafted for drafted, accepted in steps), "the test shows nothing"
 
 
-def test_accepted_tokens_after_a_stop_string_are_not_counted(make_engine: Make, drain: Drain) -> None:
+def test_accepted_tokens_after_a_stop_string_are_not_counted(make_engine: Make) -> None:
     engine = make_engine("close")
     whole = text_of(drain(engine, [_request("w")])["w"])
     for start in range(4, 16):
@@ -382,7 +376,7 @@ def test_accepted_tokens_after_a_stop_string_are_not_counted(make_engine: Make, 
         assert row[-1].counts.accepted <= row[-1].counts.output_tokens == len(tokens_of(row))
 
 
-def test_text_held_back_for_a_stop_string_comes_out_at_the_end(make_engine: Make, drain: Drain) -> None:
+def test_text_held_back_for_a_stop_string_comes_out_at_the_end(make_engine: Make) -> None:
     engine = make_engine(None)
     whole = text_of(drain(engine, [_request("w", max_tokens=10)])["w"])
     row = drain(engine, [_request("s", max_tokens=10, stop=(whole[-2:] + "never",))])["s"]
@@ -401,9 +395,7 @@ def test_a_short_prompt_passes_long_ones_and_the_oldest_is_not_starved(make_engi
     assert order == ["short", "long", "long too"]
 
 
-def test_an_overflowing_request_ends_with_an_error_and_leaves_no_trace(
-    pair_folder: Path, tmp_path: Path, drain: Drain
-) -> None:
+def test_an_overflowing_request_ends_with_an_error_and_leaves_no_trace(pair_folder: Path, tmp_path: Path) -> None:
     """Token 77's embedding is infinite: whatever attends to it is NaN, and so would be whoever gets its slot."""
     folder = tmp_path / "overflowing"
     shutil.copytree(pair_folder / "target", folder)
@@ -424,7 +416,7 @@ def test_an_overflowing_request_ends_with_an_error_and_leaves_no_trace(
     assert tokens_of(drain(engine, [good, neighbour])["good"]) == expected
 
 
-def test_a_released_slot_forgets_its_n_grams(make_engine: Make, drain: Drain) -> None:
+def test_a_released_slot_forgets_its_n_grams(make_engine: Make) -> None:
     repeated = tuple(b"abcdef") * 4
     engine = make_engine("ngram", max_slots=1)
     alone = drain(make_engine("ngram", max_slots=1), [_request("b", draft_tokens=4)])["b"]

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slipstream_engine.contract.types import Chunk, SamplingParams
 
-from tests.engine.requests_and_answers import Drain, Make, generation_request, text_of, tokens_of
+from tests.engine.requests_and_answers import Make, drain, generation_request, text_of, tokens_of
 
 # Of the random models' answers, where every byte is a token: half characters at most cuts, and some whole ones.
 STOPS = st.lists(st.text(st.sampled_from("abc \u00e9\ufffd"), min_size=1, max_size=3), max_size=2)
@@ -31,7 +31,6 @@ def _joined(row: list[Chunk]) -> tuple[str, list[int]]:
 )
 def test_answer_that_breaks_off_twice_is_the_undisturbed_one(
     make_engine: Make,
-    drain: Drain,
     data: st.DataObject,
     draft: str | None,
     draft_tokens: int,

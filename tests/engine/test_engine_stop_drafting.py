@@ -10,31 +10,16 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from slipstream_engine.contract.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.contract.types import Chunk, SamplingParams
 from slipstream_engine.embedded import demo
 from slipstream_engine.serving.loading import load_engine
 from slipstream_engine.serving.service import EngineService
 from slipstream_engine.settings import EngineSettings
 from slipstream_engine.step.engine import Engine
 
-from tests.engine.requests_and_answers import Drain, Make, generation_request, text_of, tokens_of, without_engine_time
+from tests.engine.requests_and_answers import Make, drain, generation_request, text_of, tokens_of, without_engine_time
 
 _request = partial(generation_request, draft_tokens=4)
-
-
-def _run(engine: Engine, requests: list[GenerationRequest], *, stop_before: int) -> dict[str, list[Chunk]]:
-    """The requests' chunks with drafting stopped before the step `stop_before`, of which the first is 0."""
-    for request in requests:
-        engine.add(request)
-    chunks: dict[str, list[Chunk]] = {request.request_id: [] for request in requests}
-    step = 0
-    while engine.busy:
-        if step == stop_before:
-            engine.stop_drafting()
-        for chunk in engine.step():
-            chunks[chunk.request_id].append(chunk)
-        step += 1
-    return chunks
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +35,11 @@ def embedded() -> Engine:
 def test_greedy_tokens_are_the_same_whichever_step_drafting_stops_at(embedded: Engine) -> None:
     prompts = [embedded.tokenizer.render_chat(messages) for messages in (demo.CALL_SUMMARY, demo.EXTRACTION)]
     requests = [_request(str(i), prompt_ids=prompt, max_tokens=48) for i, prompt in enumerate(prompts)]
-    undisturbed = _run(embedded, requests, stop_before=-1)
+    undisturbed = drain(embedded, requests)
     steps = max(len(row) for row in undisturbed.values())
     drafted = []
     for stop_before in range(steps + 1):
-        stopped = _run(embedded, requests, stop_before=stop_before)
+        stopped = drain(embedded, requests, stop_before=stop_before)
         for name, row in stopped.items():
             assert tokens_of(row) == tokens_of(undisturbed[name])
             assert text_of(row) == text_of(undisturbed[name])
@@ -66,13 +51,11 @@ def test_greedy_tokens_are_the_same_whichever_step_drafting_stops_at(embedded: E
 
 
 @pytest.mark.parametrize("draft", ["close", "far", "ngram"])
-def test_what_was_stopped_never_drafts_again_and_leaves_its_slot_clean(
-    make_engine: Make, drain: Drain, draft: str
-) -> None:
+def test_what_was_stopped_never_drafts_again_and_leaves_its_slot_clean(make_engine: Make, draft: str) -> None:
     engine = make_engine(draft, max_slots=1)
     alone = drain(make_engine(draft, max_slots=1), [_request("next")])["next"]
     repetitive = tuple(b"abcdef") * 4
-    row = _run(engine, [_request(prompt_ids=repetitive, max_tokens=100)], stop_before=14)["a"]
+    row = drain(engine, [_request(prompt_ids=repetitive, max_tokens=100)], stop_before=14)["a"]
     at_the_stop = row[13].counts.drafted
     assert at_the_stop > 0
     assert {chunk.counts.drafted for chunk in row[13:]} == {at_the_stop}
@@ -89,17 +72,17 @@ def test_what_was_stopped_never_drafts_again_and_leaves_its_slot_clean(
     draft=st.sampled_from(["close", "far", "ngram"]),
 )
 def test_a_sampled_answer_is_the_plain_one_whichever_step_drafting_stops_at(
-    make_engine: Make, drain: Drain, stop_before: int, seed: int, temperature: float, draft: str
+    make_engine: Make, stop_before: int, seed: int, temperature: float, draft: str
 ) -> None:
     request = _request(sampling=SamplingParams(temperature=temperature, seed=seed), max_tokens=20)
-    row = _run(make_engine(draft), [request], stop_before=stop_before)["a"]
+    row = drain(make_engine(draft), [request], stop_before=stop_before)["a"]
     plain = _request("plain", sampling=request.sampling, max_tokens=20, draft_tokens=0)
     assert tokens_of(row) == tokens_of(drain(make_engine(None), [plain])["plain"])
 
 
 def test_stopping_reaches_prompts_that_are_half_taken_in_and_requests_that_wait(make_engine: Make) -> None:
     engine = make_engine("close", max_slots=1, prefill_chunk_tokens=2)
-    chunks = _run(engine, [_request("half"), _request("waiting")], stop_before=2)
+    chunks = drain(engine, [_request("half"), _request("waiting")], stop_before=2)
     assert [row[-1].counts.drafted for row in chunks.values()] == [0, 0]
     assert [row[-1].counts.output_tokens for row in chunks.values()] == [40, 40]
 

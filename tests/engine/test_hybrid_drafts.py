@@ -12,7 +12,7 @@ from slipstream_engine.drafts.hybrid import HybridDrafts
 from slipstream_engine.drafts.sources import DraftRow, ModelDrafts, PromptLookup
 from slipstream_engine.model.model import Model
 
-from tests.engine.requests_and_answers import Drain, Make, generation_request
+from tests.engine.requests_and_answers import Make, drain, generation_request
 
 CPU = torch.device("cpu")
 REPEATED, NEW = list(b"abcdefgabcd"), list(b"0123456789")
@@ -45,7 +45,7 @@ def test_a_batch_has_drafts_of_both(drafts: HybridDrafts) -> None:
     assert found.token_ids[1, 2] == found.token_ids[2].max() == -1
 
 
-def test_a_sampled_answer_is_the_same_beside_requests_that_a_model_drafts_for(make_engine: Make, drain: Drain) -> None:
+def test_a_sampled_answer_is_the_same_beside_requests_that_a_model_drafts_for(make_engine: Make) -> None:
     mine = _request("mine", REPEATED, SamplingParams(temperature=0.8, seed=7))
     others = [_request(str(seed), NEW, SamplingParams(temperature=1.0, seed=seed)) for seed in range(3)]
     alone = drain(make_engine("ngram+close"), [mine])["mine"]
@@ -53,7 +53,7 @@ def test_a_sampled_answer_is_the_same_beside_requests_that_a_model_drafts_for(ma
     assert [chunk.token_ids for chunk in among] == [chunk.token_ids for chunk in alone]
 
 
-def test_the_engine_takes_the_likelier_draft(make_engine: Make, drain: Drain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_takes_the_likelier_draft(make_engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of the random target's text are rarely accepted, and the close model's drafts are."""
     monkeypatch.setattr(DraftRows, "note_step", lambda *_: None)  # rows cost nothing, whatever the machine does
     monkeypatch.setattr(DraftRows, "note_drafting", lambda *_: None)

@@ -20,7 +20,7 @@ from slipstream_engine.step.verification import Verifier
 from slipstream_kernels import SamplingBatch
 from torch import Tensor
 
-from tests.engine.requests_and_answers import Drain, Make, tokens_of
+from tests.engine.requests_and_answers import Make, drain, tokens_of
 from tests.engine.seeded_runs import LONGEST_DRAFT, DisturbedRun, plain_tokens, sampled_requests
 
 PROMPTS = [tuple(b"Reason for contact: delivery delay. "), tuple(b"abcabcabcabcab"), tuple(b"Z"), tuple(range(40, 90))]
@@ -94,7 +94,7 @@ def test_a_wrong_engine_is_noticed(make_engine: Make, mutant: type[Verifier]) ->
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_an_answer_resumes_after_any_token_on_any_arm(make_engine: Make, drain: Drain, data: st.DataObject) -> None:
+def test_an_answer_resumes_after_any_token_on_any_arm(make_engine: Make, data: st.DataObject) -> None:
     request = GenerationRequest(
         request_id="a",
         prompt_ids=data.draw(st.sampled_from(PROMPTS)),

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from slipstream_core.observation import Draws
@@ -14,21 +14,30 @@ from slipstream_core.settings import Deadlines, GatewaySettings
 from slipstream_gateway.decide.route import fresh_draws
 
 from tests.gateway.gateway_thread import Gateway
+from tests.gateway.key_file import Keys
 from tests.gateway.openai_server import OpenAiServer
+from tests.support.http_server import Asked, Reply, answering
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture
-def openai_server() -> Iterator[Callable[..., OpenAiServer]]:
+def openai_server(exit_stack: contextlib.ExitStack) -> Callable[..., OpenAiServer]:
     """Starts servers; all are stopped after the test."""
-    servers: list[OpenAiServer] = []
+    return lambda port=0: exit_stack.enter_context(OpenAiServer(port))
 
-    def start(port: int = 0) -> OpenAiServer:
-        servers.append(OpenAiServer(port))
-        return servers[-1]
 
-    yield start
-    for server in servers:
-        server.stop()
+@pytest.fixture
+def upstream(openai_server: Callable[..., OpenAiServer]) -> OpenAiServer:
+    """A server."""
+    return openai_server()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    """A file of keys."""
+    return Keys(tmp_path / "keys.json")
 
 
 @pytest.fixture(scope="session")
@@ -58,28 +67,56 @@ def run_gateway() -> Callable[..., contextlib.AbstractContextManager[Gateway]]:
 
 @pytest.fixture
 def gateway(
-    tmp_path: Path, run_gateway: Callable[..., contextlib.AbstractContextManager[Gateway]]
-) -> Iterator[Callable[..., Gateway]]:
+    tmp_path: Path,
+    run_gateway: Callable[..., contextlib.AbstractContextManager[Gateway]],
+    exit_stack: contextlib.ExitStack,
+) -> Callable[..., Gateway]:
     """Starts gateways for a manifest's text; all are stopped after the test."""
-    with contextlib.ExitStack() as stack:
-
-        def start(text: str, **options: Any) -> Gateway:
-            return stack.enter_context(run_gateway(tmp_path / "pair.yaml", text, **options))
-
-        yield start
+    return lambda text, **options: exit_stack.enter_context(run_gateway(tmp_path / "pair.yaml", text, **options))
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[GatewaySettings], Gateway]]:
+def serve(exit_stack: contextlib.ExitStack) -> Callable[[GatewaySettings], Gateway]:
     """Starts gateways for settings; all are stopped after the test."""
-    with contextlib.ExitStack() as stack:
 
-        def start(settings: GatewaySettings) -> Gateway:
-            started = Gateway(settings.manifest or Path(), settings)
-            stack.callback(started.stop)
-            return started
+    def start(settings: GatewaySettings) -> Gateway:
+        started = Gateway(settings.manifest or Path(), settings)
+        exit_stack.callback(started.stop)
+        return started
 
-        yield start
+    return start
+
+
+class OtlpReceiver(NamedTuple):
+    """A receiver of OTLP over HTTP: its address, and what it got, each with its path."""
+
+    url: str
+    got: list[tuple[str, bytes]]
+
+    def all_bytes(self) -> bytes:
+        """Strings are plain bytes in protobuf."""
+        return b"".join(body for _, body in self.got)
+
+
+@pytest.fixture
+def otlp_receiver() -> Iterator[OtlpReceiver]:
+    got: list[tuple[str, bytes]] = []
+
+    def keep(asked: Asked) -> Reply:
+        got.append((asked.path, asked.body))
+        return Reply()
+
+    with answering(keep) as url:
+        yield OtlpReceiver(url, got)
+
+
+@pytest.fixture(scope="module")  # it keeps an event loop in this thread while it is open, which other tests need free
+def browser() -> Iterator[Browser]:
+    """The machine's Chromium. It is imported here, because few tests need it."""
+    from tests.support.browser import chromium
+
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture

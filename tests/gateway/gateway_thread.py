@@ -14,6 +14,7 @@ from slipstream_core.settings import GatewaySettings
 from slipstream_gateway.app.app import build_app
 from slipstream_gateway.decide.route import fresh_draws
 
+from tests.support.metrics import total
 from tests.support.polling import PATIENCE_S, eventually
 
 
@@ -52,13 +53,8 @@ class Gateway:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of the series called `name` that carry `labels`."""
-        total = 0.0
-        for line in httpx.get(f"{self.url}/metrics", headers=self.headers, timeout=PATIENCE_S).text.splitlines():
-            series, _, value = line.rpartition(" ")
-            wanted = all(f'{key}="{text}"' in series for key, text in labels.items())
-            if series.split("{")[0] == name and wanted:
-                total += float(value)
-        return total
+        page = httpx.get(f"{self.url}/metrics", headers=self.headers, timeout=PATIENCE_S).text
+        return total(page, name, **labels)
 
     def stop(self) -> None:
         self._server.should_exit = True

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+from tests.support.manifests import arm, external, pair_yaml
 
 
 def manifest_text(
     plain: list[str], speculative: list[str] | None = None, *, upstream_model: str = "acme", policy: str = ""
 ) -> str:
     """Text of a manifest for the model `acme` in front of OpenAI-compatible servers."""
-    arm = "{{protocol: openai, model: {}, endpoints: {}}}".format
-    lines = [
-        "apiVersion: slipstream.dev/v1alpha1",
-        "kind: ModelPair",
-        "metadata: {name: pair}",
-        "spec:",
-        "  model: acme",
-        "  maxDraftTokens: 5",
-        "  engine:",
-        "    kind: external",
-        "    arms:",
-        f"      plain: {arm(upstream_model, json.dumps(plain))}",
-    ]
-    if speculative is not None:
-        lines.append(f"      speculative: {arm(upstream_model, json.dumps(speculative))}")
-    lines += ["---", "apiVersion: slipstream.dev/v1alpha1", "kind: SpeculationPolicy", "metadata: {name: pair}"]
-    lines += [f"spec: {{pair: pair, allowClientMode: true{policy}}}", ""]
-    return "\n".join(lines)
+    arms = [arm(*urls, model=upstream_model) for urls in (plain, speculative) if urls is not None]
+    return pair_yaml(external(*arms), "maxDraftTokens: 5", policy=f", allowClientMode: true{policy}")
 
 
 def chat(script: str, **more: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.threaded_server import WebServer
 
 Json = dict[str, Any]
@@ -231,25 +232,6 @@ DIALECTS: dict[str, type[ScriptedDialect]] = {"sglang": ScriptedSglang, "trtllm"
 
 def pair_text(dialect: str, *, plain: str, speculative: str) -> str:
     """Text of a manifest for the model `acme` in front of one server for each arm."""
-    arms = {
-        name: f"{{protocol: openai, model: up, dialect: {dialect}, endpoints: [{url!r}]}}"
-        for name, url in (("plain", plain), ("speculative", speculative))
-    }
-    return f"""\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: acme
-  maxDraftTokens: {DRAFT_TOKENS}
-  engine:
-    kind: external
-    arms:
-      plain: {arms["plain"]}
-      speculative: {arms["speculative"]}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: pair}}
-spec: {{pair: pair, allowClientMode: true, parityShare: 0}}
-"""
+    arms = (arm(url, model="up", more=f", dialect: {dialect}") for url in (plain, speculative))
+    policy = ", allowClientMode: true, parityShare: 0"
+    return pair_yaml(external(*arms), f"maxDraftTokens: {DRAFT_TOKENS}", policy=policy)

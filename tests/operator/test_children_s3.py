@@ -46,7 +46,7 @@ def store() -> Iterator[S3Store]:
 
 @pytest.fixture
 def network(store: S3Store) -> Iterator[BreakingNetwork]:
-    network = BreakingNetwork("127.0.0.1", store.port, 1)
+    network = BreakingNetwork(store.port, 1)
     yield network
     network.stop()
 

@@ -11,6 +11,7 @@ from slipstream_core.kube.client import KubeClient
 from slipstream_operator.cluster.ownership import DURATION_S, LEASE_NAME, RENEW_S, Ownership
 
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
+from tests.support.clock import Clock
 from tests.support.kube import KubeApiServer
 from tests.support.polling import eventually
 
@@ -58,15 +59,6 @@ def test_second_release_changes_nothing_and_names_the_first(
         again.wait_ready()
         cluster.client.delete(cluster.path("services", "slipstream-acme"))
         eventually(lambda: cluster.get("services", "slipstream-acme"))
-
-
-class Clock:
-    """A monotonic clock that the test moves."""
-
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture

@@ -5,13 +5,7 @@ from __future__ import annotations
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.handlers.resync import PROOF_WITHIN_S, WatchCheck
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.support.clock import Clock
 
 
 def key(name: str, kind: Kind = Kind.SERVICE) -> ObjectKey:

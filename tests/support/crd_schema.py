@@ -12,8 +12,7 @@ import jsonschema
 import yaml
 from slipstream_core.manifest import API_VERSION
 
-JSON = dict[str, Any]
-
+from tests.support.manifests import JSON
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-JSON = dict[str, Any]
+from tests.support.manifests import JSON
+
 VARIABLE = "SLIPSTREAM_FOREIGN_KINDS"
 WITH_GROUPS = frozenset({"LeaderWorkerSet"})
 """The foreign kinds of a cluster that can run servers of several nodes."""

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -16,20 +15,26 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.support.command import SLIPSTREAM
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import consecutive_ports
 
 
 def wait_live(
-    child: subprocess.Popen[Any], *urls: str, get: Callable[..., httpx.Response] = httpx.get, status: int = 200
+    child: subprocess.Popen[Any],
+    *urls: str,
+    get: Callable[..., httpx.Response] = httpx.get,
+    status: int = 200,
+    log: Path | None = None,
 ) -> None:
-    """Waits until the program `child` answers each of `urls` with `status`."""
+    """Waits until the program `child` answers each of `urls` with `status`. A failure shows its `log`."""
+    seen = log.read_text if log is not None else None
 
     def is_live() -> bool:
-        assert child.poll() is None, child.stderr and child.stderr.read()
+        assert child.poll() is None, seen() if seen else child.stderr and child.stderr.read()
         return all(get(url, timeout=PATIENCE_S).status_code == status for url in urls)
 
-    eventually(is_live, f"{status} at {', '.join(urls)}", ignoring=httpx.TransportError)
+    eventually(is_live, f"{status} at {', '.join(urls)}", seen=seen, ignoring=httpx.TransportError)
 
 
 class Process:
@@ -49,7 +54,7 @@ class Process:
         """`manifest`: None for the objects of a cluster. `open_files`: its soft and its hard limit, not those of this
         process. Its output goes to the file `log`; without one, its log to `child.stderr`."""
         source = ["--source", "kubernetes"] if manifest is None else ["-f", str(manifest)]
-        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", *source]
+        command = [*SLIPSTREAM, "gateway", *source]
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         self.admin_urls = [self.url]
@@ -57,6 +62,7 @@ class Process:
             ports = consecutive_ports(workers)
             self.admin_urls = [f"http://127.0.0.1:{admin}" for admin in ports]
             command += ["--workers", str(workers), "--admin-port", str(ports[0])]
+        self._log = log
         if open_files is not None:
             limits = "ulimit -S -n {} && ulimit -H -n {}".format(*open_files)
             command = ["sh", "-c", f'{limits} && exec "$@"', "sh", *command]
@@ -75,9 +81,14 @@ class Process:
         self.child.terminate()
         self.child.communicate(timeout=PATIENCE_S)
 
-    def wait_live(self) -> None:
+    def wait_live(self, path: str = "/health/live") -> None:
         """Waits until all of its workers answer."""
-        wait_live(self.child, *(f"{url}/health/live" for url in [self.url, *self.admin_urls]))
+        wait_live(self.child, *(f"{url}{path}" for url in [self.url, *self.admin_urls]), log=self._log)
+
+    def log(self) -> str:
+        """What its file of output has so far."""
+        assert self._log is not None
+        return self._log.read_text()
 
 
 def is_refused(process: Process) -> bool:

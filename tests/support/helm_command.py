@@ -13,12 +13,11 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import yaml
 from helm_python import Chart, Config, parse_set_string
 
-JSON = dict[str, Any]
+from tests.support.manifests import JSON
 
 
 def main() -> None:

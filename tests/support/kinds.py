@@ -42,7 +42,6 @@ _SERVERS = frozenset(
     {
         "breaking_network",
         "browser",
-        "collector",
         "free_ports",
         "gateway",
         "kube",

@@ -21,7 +21,8 @@ import yaml
 from helm_python import Chart
 from slipstream_tools.up.processes import Child
 
-from tests.support.kube_client import JSON, KubeClient, KubeError
+from tests.support.kube_client import KubeClient, KubeError
+from tests.support.manifests import JSON
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 from tests.support.programs import assets_folder, missing_assets

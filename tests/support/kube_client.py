@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import yaml
 
-JSON = dict[str, Any]
+from tests.support.manifests import JSON
 
 REQUEST_TIMEOUT_S = 10.0
 FIELD_MANAGER = "tests"

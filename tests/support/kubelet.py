@@ -19,7 +19,7 @@ from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON
+from tests.support.manifests import JSON
 from tests.support.polling import eventually
 
 PREFLIGHT_TIMEOUT_S = 120

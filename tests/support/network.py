@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from typing import Self
 
 from tests.support.threaded_server import ConnectionServer
 
@@ -30,6 +29,7 @@ class Network(ConnectionServer):
         delay_s: float = 0.0,
         cut_share: float = 0.0,
         seed: int = 0,
+        addresses: int = 1,
     ) -> None:
         self.delay_s, self.cut_share, self.cuts = delay_s, cut_share, 0
         self.knocks = 0
@@ -38,13 +38,7 @@ class Network(ConnectionServer):
         self._random = random.Random(seed)
         self._released = asyncio.Event()
         self._is_held = False
-        super().__init__(host=host, tls=tls)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
+        super().__init__(host=host, tls=tls, addresses=addresses)
 
     def hold(self) -> None:
         """Let nothing through until `release`."""

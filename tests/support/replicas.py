@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.kube import KubeApiServer
-from tests.support.kube_client import JSON, KubeClient
+from tests.support.kube_client import KubeClient
 from tests.support.kubelet import TritonKubelet
+from tests.support.manifests import JSON
 
 _POLL_S = 0.1
 

@@ -10,8 +10,9 @@ from contextlib import suppress
 
 import httpx
 
-from tests.support.kube_client import JSON
 from tests.support.kubelet import HOST, VllmKubelet
+from tests.support.manifests import JSON
+from tests.support.metrics import total
 from tests.support.ports import lasting_ports
 
 METRICS_LIMIT_S = 30.0
@@ -43,16 +44,10 @@ class ServerGroup(VllmKubelet):
 
     def progress(self) -> tuple[float, float]:
         """The numbers of tokens that it has generated, and of answers of over 50 tokens that have ended."""
-        lines = httpx.get(f"http://{HOST}:{self.port}/metrics", timeout=METRICS_LIMIT_S).text.splitlines()
-
-        def total(name: str, label: str = "") -> float:
-            found = [line for line in lines if line.startswith(f"{name}{{") and label in line]
-            return sum(float(line.rpartition(" ")[2]) for line in found)
-
+        page = httpx.get(f"http://{HOST}:{self.port}/metrics", timeout=METRICS_LIMIT_S).text
         lengths = "vllm:request_generation_tokens"
-        return total("vllm:generation_tokens_total"), total(f"{lengths}_count") - total(
-            f"{lengths}_bucket", 'le="50.0"'
-        )
+        long = total(page, f"{lengths}_count") - total(page, f"{lengths}_bucket", le="50.0")
+        return total(page, "vllm:generation_tokens_total"), long
 
     def is_evicted(self) -> bool:
         """Whether the API server deletes a pod of the group."""

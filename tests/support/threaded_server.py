@@ -8,6 +8,7 @@ import ssl
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Self
 
 from aiohttp import web
 
@@ -39,6 +40,12 @@ class ThreadedServer(ABC):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
@@ -62,10 +69,14 @@ class ThreadedServer(ABC):
 
 
 class ConnectionServer(ThreadedServer):
-    """Gives each connection to `_client`; the connections end with the server."""
+    """Gives each connection to `_client`; the connections end with the server. `addresses` is the number of its
+    `ports`."""
 
-    def __init__(self, port: int = 0, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
-        self._host, self._tls = host, tls
+    def __init__(
+        self, port: int = 0, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, addresses: int = 1
+    ) -> None:
+        self._host, self._tls, self._addresses = host, tls, addresses
+        self.ports: list[int] = []
         self._connections: set[asyncio.Task[None]] = set()
         super().__init__(port)
 
@@ -74,11 +85,16 @@ class ConnectionServer(ThreadedServer):
         """One connection, to its end. `OSError`, a cancellation and an early end of the input end it as well."""
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._tracked, self._host, self.port, ssl=self._tls, backlog=256)
-        self.port = server.sockets[0].getsockname()[1]
+        servers = [
+            await asyncio.start_server(self._tracked, self._host, port, ssl=self._tls, backlog=256)
+            for port in (self.port, *[0] * (self._addresses - 1))
+        ]
+        self.ports = [server.sockets[0].getsockname()[1] for server in servers]
+        self.port = self.ports[0]
         self._ready.set()
         await self._stopping.wait()
-        server.close()
+        for server in servers:
+            server.close()
         self._break()
         await asyncio.gather(*self._connections, return_exceptions=True)
 

@@ -33,16 +33,15 @@ async def triton(pipe: PipeTransport) -> Engine:
 
 
 @pytest.fixture
-async def fill_slots(triton: Engine) -> AsyncIterator[Fill]:
+async def fill_slots(triton: Engine, async_exit_stack: AsyncExitStack) -> Fill:
     """Take every slot of the engine with running answers, endless unless `more` limits them. Closing what it returns
     disconnects their clients."""
-    async with AsyncExitStack() as opened:
 
-        async def fill(**more: Any) -> Streams:
-            streams = await opened.enter_async_context(AsyncExitStack())
-            for slot in range(SLOTS):
-                stream = triton.stream(length=slot % 3, **{**ENDLESS, **more})
-                await anext(await streams.enter_async_context(stream))
-            return streams
+    async def fill(**more: Any) -> Streams:
+        streams = await async_exit_stack.enter_async_context(AsyncExitStack())
+        for slot in range(SLOTS):
+            stream = triton.stream(length=slot % 3, **{**ENDLESS, **more})
+            await anext(await streams.enter_async_context(stream))
+        return streams
 
-        yield fill
+    return fill

@@ -13,10 +13,11 @@ from contextlib import suppress
 
 import uvloop
 
+from tests.benchmarks.harness import percentile
 from tests.e2e.chaos.asks import Ask, chat, mixed
 from tests.e2e.chaos.memory import Engine, quiet_since_s, rss_mb
 from tests.e2e.chaos.processes import Gateway
-from tests.e2e.chaos.table import Reading, percentile
+from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.world import Scale, World
 from tests.support.polling import eventually
 

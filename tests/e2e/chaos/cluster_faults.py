@@ -17,7 +17,7 @@ from tests.e2e.chaos.processes import Gateway
 from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.world import Scale, World
 from tests.support.kube import CRDS, KubeApiServer, install_chart
-from tests.support.kube_client import JSON
+from tests.support.manifests import JSON
 from tests.support.ports import lasting_ports
 
 NAMESPACE = "chaos"

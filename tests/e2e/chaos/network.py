@@ -8,9 +8,10 @@ from contextlib import ExitStack
 
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
+from tests.benchmarks.harness import percentile
 from tests.e2e.chaos.load import Load
 from tests.e2e.chaos.processes import Gateway, from_file
-from tests.e2e.chaos.table import Reading, percentile
+from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.verdicts import Verdict
 from tests.e2e.chaos.wire import FAR, NEAR, NotHere, Wire
 from tests.e2e.chaos.world import Scale, World

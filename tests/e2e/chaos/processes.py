@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ from pathlib import Path
 from slipstream_tools.up.processes import Child
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
+from tests.support.command import SLIPSTREAM
 from tests.support.polling import eventually
 
 READY_S = 120.0
@@ -119,7 +119,7 @@ class Gateway:
         self.log_path = folder / f"{name}.log"
         self._name = name
         self._command = [
-            *(*prefix, sys.executable, "-m", "slipstream_tools.cli", "gateway"),
+            *(*prefix, *SLIPSTREAM, "gateway"),
             *(*source, "--host", host, "--port", str(port), "--drain", str(DRAIN_S), *options),
         ]
         self._env = {**os.environ, **({"SLIPSTREAM_REDIS_URL": redis_url} if redis_url else {})}

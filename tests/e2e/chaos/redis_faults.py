@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from redis.exceptions import RedisError
 
-from tests.e2e.chaos.table import Reading, percentile
+from tests.benchmarks.harness import percentile
+from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.world import Scale, World
 
 SLOW_S = 2.0

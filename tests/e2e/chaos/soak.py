@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tests.benchmarks.harness import percentile
 from tests.e2e.chaos.answers import Answer
 from tests.e2e.chaos.load import Load
 from tests.e2e.chaos.memory import rss_mb, slope
-from tests.e2e.chaos.table import Reading, percentile
+from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.world import CLIENTS, Scale, World
 
 SHARE_OF_CAPACITY = 0.7

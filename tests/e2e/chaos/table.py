@@ -48,9 +48,3 @@ def last_line(readings: Sequence[Reading]) -> str:
 
 def write_json(readings: Sequence[Reading], path: Path) -> None:
     path.write_text(json.dumps(msgspec.to_builtins(readings), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Of sorted or unsorted values; not a number where there are none."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

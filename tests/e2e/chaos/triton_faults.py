@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from tests.benchmarks.harness import percentile
 from tests.e2e.chaos.answers import Answer
-from tests.e2e.chaos.table import Reading, percentile
+from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.verdicts import Tally
 from tests.e2e.chaos.world import Scale, World
 

@@ -19,20 +19,13 @@ from tests.e2e.chaos.paced_server import PacedServer
 from tests.e2e.chaos.processes import Gateway, Replica, from_file
 from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.verdicts import Tally
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.network import Network
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
 
 CLIENTS = 8
 REPLICAS = 2
-PACED_PAIR = """---
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: paced}}
-spec:
-  model: paced
-  engine: {{kind: external, arms: {{plain: {{protocol: openai, endpoints: ["{url}"], model: paced}}}}}}
-"""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +119,8 @@ def running_world(folder: Path, *, replicas: int = REPLICAS, standing: Sequence[
     with ExitStack() as stack:
         servers = _replicas(folder, replicas, stack)
         paced = stack.enter_context(PacedServer())
-        (folder / "pairs.yaml").write_text(EMBEDDED_MANIFEST.read_text() + PACED_PAIR.format(url=paced.url))
+        paced_pair = pair_yaml(external(arm(paced.url, model="paced")), name="paced", model="paced")
+        (folder / "pairs.yaml").write_text(f"{EMBEDDED_MANIFEST.read_text()}---\n{paced_pair}")
         redis = RedisServer(folder, lasting_ports(1)[0])
         stack.callback(redis.stop)
         redis_relay = stack.enter_context(Network(redis.port))

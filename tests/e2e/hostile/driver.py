@@ -14,6 +14,7 @@ from tests.e2e.hostile.corpus import LIVE, Case, corpus
 from tests.e2e.hostile.mutations import LIGHT_BYTES, mutated, seeds, split
 from tests.e2e.hostile.wire import Answers, talk
 from tests.e2e.hostile.world import Target
+from tests.support.metrics import total
 
 MUTATED_SHARE = 0.75
 HEAVY_SHARE = 0.002
@@ -179,5 +180,4 @@ async def _left_in_flight(port: int) -> float:
 
 async def _in_flight(port: int) -> float:
     answers = await talk(port, [LIVE.replace(b"/health/live", b"/metrics")])
-    rows = [line for line in answers.data.decode().splitlines() if line.startswith("slipstream_requests_in_flight")]
-    return sum(float(row.rpartition(" ")[2]) for row in rows)
+    return total(answers.data.decode(), "slipstream_requests_in_flight")

@@ -6,29 +6,15 @@ import asyncio
 import os
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.e2e.hostile.answering_server import Seen, answering_server
+from tests.gateway.pair_manifest import manifest_text
+from tests.support.command import SLIPSTREAM
 from tests.support.polling import soon
-
-MANIFEST = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: acme
-  maxDraftTokens: 5
-  engine: {{kind: external, arms: {{plain: {{protocol: openai, model: acme, endpoints: ["{url}"]}}}}}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: pair}}
-spec: {{pair: pair, allowClientMode: true}}
-"""
 
 
 class Target(NamedTuple):
@@ -52,7 +38,7 @@ async def hostile_world(
     """The running gateway; the upstream lives in the caller's own event loop."""
     async with answering_server() as (url, seen):
         manifest, log_path = folder / "pair.yaml", folder / "gateway.log"
-        manifest.write_text(MANIFEST.format(url=url))
+        manifest.write_text(manifest_text([url]))
         child = _start(manifest, log_path, options, environment or {})
         try:
             ports = await _ports(child, log_path, 2 if "--admin-port" in options else 1)
@@ -65,7 +51,7 @@ async def hostile_world(
 def _start(
     manifest: Path, log_path: Path, options: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", "0", *options]
+    command = [*SLIPSTREAM, "gateway", "-f", str(manifest), "--port", "0", *options]
     with log_path.open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +17,7 @@ from slipstream_engine.serving.service import EngineService
 
 from tests.engine.requests_and_answers import Make
 from tests.support.polling import soon
+from tests.support.streams import whole_events_of
 
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "delivery delay"}], "max_tokens": 8, "temperature": 0}
@@ -25,29 +26,26 @@ Client = Callable[..., httpx.AsyncClient]
 
 
 @pytest.fixture
-def services() -> Iterator[list[EngineService]]:
-    started: list[EngineService] = []
-    yield started
-    for service in started:
-        service.close()
+def services() -> list[EngineService]:
+    """Those that `client` starts."""
+    return []
 
 
 @pytest.fixture
-async def client(make_engine: Make, services: list[EngineService]) -> AsyncIterator[Client]:
+async def client(make_engine: Make, services: list[EngineService], async_exit_stack: AsyncExitStack) -> Client:
     """A client of an application: `client(key, address, max_slots=1)`."""
-    opened: list[httpx.AsyncClient] = []
 
     def connect(key: str | None = None, address: str = "127.0.0.1", **settings: Any) -> httpx.AsyncClient:
         service = EngineService(make_engine("close", **settings), method="model")
         service.begin()
         services.append(service)
+        async_exit_stack.callback(service.close)
         transport = httpx.ASGITransport(create_app(service, model="small", api_key=key), client=(address, 1))
-        opened.append(httpx.AsyncClient(transport=transport, base_url="http://engine"))
-        return opened[-1]
+        opened = httpx.AsyncClient(transport=transport, base_url="http://engine")
+        async_exit_stack.push_async_callback(opened.aclose)
+        return opened
 
-    yield connect
-    for each in opened:
-        await each.aclose()
+    return connect
 
 
 async def test_a_key_is_required_where_there_is_one(client: Client) -> None:
@@ -180,8 +178,7 @@ async def test_a_streamed_echo_precedes_text_that_is_held_back(client: Client) -
     whole = (await http.post("/v1/completions", json=body)).json()["choices"][0]["text"]
     assert whole == "abdddddd"
     streamed = await http.post("/v1/completions", json={**body, "stream": True, "stop": ["dd\u2603"]})
-    events = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
-    assert "".join(event["choices"][0]["text"] for event in events) == whole
+    assert "".join(event["choices"][0]["text"] for event in whole_events_of(streamed.text)) == whole
 
 
 async def test_a_closed_engine_refuses(client: Client, services: list[EngineService]) -> None:

@@ -15,9 +15,10 @@ from slipstream_engine.contract.types import Chunk, GenerationRequest
 from slipstream_engine.openai.app import create_app
 from slipstream_engine.pipe.call import Application
 from slipstream_engine.pipe.host import Host
-from slipstream_engine.pipe.messages import HALTED, UNFINISHED, Piece, PipedRequest, merge_pieces
+from slipstream_engine.pipe.messages import HALTED, UNFINISHED, Piece, PipedRequest
 from slipstream_engine.serving.service import EngineService
 
+from tests.engine.pipe.test_pipe import rest
 from tests.engine.requests_and_answers import Make, is_closing
 from tests.support.polling import PATIENCE_S, eventually
 
@@ -73,13 +74,6 @@ def ask(host: Host, engine: Held, *, stream: bool) -> queue.Queue[Piece]:
     host.call("a", PipedRequest(method="POST", path="/v1/chat/completions", body=body), pieces.put)
     assert engine.stands.wait(PATIENCE_S)
     return pieces
-
-
-def rest(pieces: queue.Queue[Piece]) -> Piece:
-    found = [pieces.get(timeout=PATIENCE_S)]
-    while not found[-1].last:
-        found.append(pieces.get(timeout=PATIENCE_S))
-    return merge_pieces(found)
 
 
 def close(engine: Held) -> None:

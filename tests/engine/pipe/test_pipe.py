@@ -7,7 +7,7 @@ import json
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -25,17 +25,14 @@ async def opened(application: Application) -> AsyncIterator[Application]:
 
 
 @pytest.fixture
-def host_of() -> Any:
-    hosts: list[Host] = []
-
+def host_of(exit_stack: ExitStack) -> Any:
     def start(application: Application) -> Host:
-        hosts.append(Host(opened(application)))
-        hosts[-1].start()
-        return hosts[-1]
+        host = Host(opened(application))
+        exit_stack.callback(host.close)
+        host.start()
+        return host
 
-    yield start
-    for host in hosts:
-        host.close()
+    return start
 
 
 SNOW = '{"method": "GET", "path": "/", "headers": {"x": "\u2603"}}\n'.encode()

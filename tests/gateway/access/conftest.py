@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,6 @@ from slipstream_core.settings import AccessSettings
 
 from tests.gateway.key_file import Keys
 from tests.gateway.pair_manifest import manifest_text
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> Keys:
-    return Keys(tmp_path / "keys.json")
 
 
 @pytest.fixture

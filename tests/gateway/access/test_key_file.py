@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil
 import pytest
 from slipstream_gateway.access import KeyFile
 
 from tests.gateway.pair_manifest import manifest_text
-from tests.support.gateway_process import Process
+from tests.support.command import run_slipstream
+from tests.support.gateway_process import Process, workers_of
 from tests.support.hanging_files import replace_by_fifo
 from tests.support.polling import PATIENCE_S, eventually, soon
 
@@ -95,29 +93,20 @@ def test_secret_that_is_mounted_anew_is_followed(served: Callable[..., Any], key
 
 
 @pytest.fixture
-def two_workers(tmp_path: Path, free_ports: Callable[[int], list[int]], keys: Any) -> Iterator[Callable[[], Process]]:
+def two_workers(
+    tmp_path: Path, free_ports: Callable[[int], list[int]], keys: Any, exit_stack: ExitStack
+) -> Callable[[], Process]:
     """Starts `slipstream gateway` with two workers."""
-    started: list[Process] = []
 
     def start() -> Process:
         manifest = tmp_path / "pair.yaml"
         manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
-        started.append(Process(manifest, free_ports(1)[0], "--keys", str(keys.path), workers=2))
-        started[-1].wait_live()
-        return started[-1]
+        process = Process(manifest, free_ports(1)[0], "--keys", str(keys.path), workers=2)
+        exit_stack.callback(process.stop)
+        process.wait_live()
+        return process
 
-    yield start
-    for process in started:
-        process.stop()
-
-
-def worker_ids(process: Process) -> set[int]:
-    found = set()
-    for child in psutil.Process(process.child.pid).children():
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            if "multiprocessing.spawn" in " ".join(child.cmdline()):
-                found.add(child.pid)
-    return found
+    return start
 
 
 def test_revoked_key_is_refused_by_every_worker_also_by_one_that_starts_while_the_file_is_bad(
@@ -130,9 +119,9 @@ def test_revoked_key_is_refused_by_every_worker_also_by_one_that_starts_while_th
     keys.run("revoke", "revoked")
     until(url, revoked, 401, in_a_row=10)
     keys.path.write_text(BAD)
-    before = worker_ids(process)
-    psutil.Process(min(before)).kill()
-    eventually(lambda: worker_ids(process) - before, "another worker")
+    before = workers_of(process)
+    before[0].kill()
+    eventually(lambda: set(workers_of(process)) - set(before), "another worker")
     assert process.child.poll() is None
     until_steady(url, good, 200)
     until_steady(url, revoked, 401)
@@ -149,11 +138,11 @@ def until_steady(url: str, key: str, wanted: int) -> None:
 def test_gateway_for_other_machines_without_keys_does_not_start(host: str, tmp_path: Path, keys: Any) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", "0"]
-    done = subprocess.run([*command, "--host", host], capture_output=True, text=True, timeout=60, check=False)
+    command = ("gateway", "-f", str(manifest), "--port", "0")
+    done = run_slipstream(*command, "--host", host)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "--keys FILE" in done.stderr
-    done = subprocess.run([*command, "--keys", str(keys.path)], capture_output=True, text=True, timeout=60, check=False)
+    done = run_slipstream(*command, "--keys", str(keys.path))
     assert done.returncode == 1
     assert f"{keys.path}: cannot be read" in done.stderr
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ from typing import Any
 import pytest
 from slipstream_core.errors import CommandError, NotAuthenticated
 from slipstream_gateway.access import load_keyring
+
+from tests.support.command import run_slipstream
 
 NOW_S = 1_800_000_000.0
 
@@ -80,11 +80,10 @@ def test_rotated_key_has_both_secrets_for_the_time_of_grace(keys: Any) -> None:
 
 @pytest.mark.integration
 def test_commands_at_once_lose_no_key(keys: Any) -> None:
-    command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(keys.path)]
     keys.create()
 
     def create(_: int) -> str:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+        return run_slipstream("keys", "create", "-f", str(keys.path)).stdout.strip()
 
     with ThreadPoolExecutor(3) as pool:
         texts = list(pool.map(create, range(3)))

@@ -7,7 +7,8 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +90,17 @@ RULES = [
 
 
 @pytest.fixture
-async def access(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+async def access(tmp_path: Path, async_exit_stack: AsyncExitStack) -> Callable[..., Any]:
     """Starts gates for an issuer's keys at a location."""
-    async with contextlib.AsyncExitStack() as stack:
 
-        async def start(location: str, **options: Any) -> KeyedAccess:
-            path = tmp_path / "keys.json"
-            config = {"issuer": "https://issuer", "audiences": ["slipstream"], "jwks": location, "rules": RULES}
-            path.write_text(json.dumps({"jwt": {"algorithms": ["RS256", "ES256"], **config, **options}}))
-            started = KeyedAccess(KeyFile(path, None), Limiter(LocalLimits()), most_arriving=8)
-            return await stack.enter_async_context(started)
+    async def start(location: str, **options: Any) -> KeyedAccess:
+        path = tmp_path / "keys.json"
+        config = {"issuer": "https://issuer", "audiences": ["slipstream"], "jwks": location, "rules": RULES}
+        path.write_text(json.dumps({"jwt": {"algorithms": ["RS256", "ES256"], **config, **options}}))
+        started = KeyedAccess(KeyFile(path, None), Limiter(LocalLimits()), most_arriving=8)
+        return await async_exit_stack.enter_async_context(started)
 
-        yield start
+    return start
 
 
 async def opened(access: KeyedAccess, text: str) -> Any:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
-from slipstream_gateway.capture.frames import Captured
+from slipstream_core.manifest.capture import Capture
+from slipstream_gateway.capture.frames import Captured, Configured
 from slipstream_gateway.capture.store import CaptureStore
+from slipstream_gateway.capture.writer import Writer
 
 PAIR = "serving/acme"
 
@@ -42,6 +46,15 @@ def captured(text: str = "Fine, thank you.", **changes: Any) -> Captured:
         "rejected_at": (1, 1),
     }
     return Captured(**(fields | changes))
+
+
+def fill(folder: Path, answers: Iterable[Captured], *, pair: str = PAIR, **rules: Any) -> None:
+    """Writes a file of answers into the store in `folder`; `rules` are fields of the pair's `capture`."""
+    writer = Writer(CaptureStore.at(str(folder)), lambda report: None)
+    writer.take(Configured(pair=pair, capture=Capture(share=1.0, **rules)))
+    for answer in answers:
+        writer.take(answer)
+    writer.close()
 
 
 def answer_body(text: str, *, chat: bool = True) -> bytes:

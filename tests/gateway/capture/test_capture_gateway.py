@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,7 @@ class Served:
 
 
 @pytest.fixture
-def serve(tmp_path: Path, triton_endpoint: str) -> Iterator[Callable[..., Served]]:
-    started: list[Served] = []
-
+def serve(tmp_path: Path, triton_endpoint: str, exit_stack: ExitStack) -> Callable[..., Served]:
     def start(capture: str, location: str, *options: str) -> Served:
         text = EMBEDDED_MANIFEST.read_text()
         assert "kind: SpeculationPolicy" in text
@@ -73,15 +72,13 @@ def serve(tmp_path: Path, triton_endpoint: str) -> Iterator[Callable[..., Served
         process = Process(
             path, port, "--local-endpoint", f"grpc://{triton_endpoint}", "--capture-store", location, *options
         )
-        started.append(Served(process))
+        served = Served(process)
+        exit_stack.callback(served.stop)
         process.wait_live()
-        eventually(started[-1].writer, "the writer runs")
-        return started[-1]
+        eventually(served.writer, "the writer runs")
+        return served
 
-    yield start
-    for served in started:
-        if served.process.child.poll() is None:
-            served.stop()
+    return start
 
 
 def test_answers_are_captured_with_their_tokens(serve: Callable[..., Served], tmp_path: Path) -> None:

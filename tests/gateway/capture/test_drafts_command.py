@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from slipstream_core.manifest.capture import Capture
-from slipstream_gateway.capture.frames import Configured
 from slipstream_gateway.capture.store import CaptureStore
-from slipstream_gateway.capture.writer import Writer
 from slipstream_tools.cli import main
 
-from tests.gateway.capture.captures import PAIR, captured, rows_of
+from tests.gateway.capture.captures import PAIR, captured, fill, rows_of
 
 Fill = Callable[..., None]
 
@@ -24,16 +20,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "captures"
 
 
-@pytest.fixture
-def fill(folder: Path) -> Fill:
-    def fill(*answers: Any, pair: str = PAIR) -> None:
-        writer = Writer(CaptureStore.at(str(folder)), lambda report: None)
-        writer.take(Configured(pair=pair, capture=Capture(share=1.0)))
-        for answer in answers:
-            writer.take(answer)
-        writer.close()
-
-    return fill
+@pytest.fixture(name="fill")
+def _fill(folder: Path) -> Fill:
+    return lambda *answers, **options: fill(folder, answers, **options)
 
 
 def run(folder: Path, *arguments: str) -> int:

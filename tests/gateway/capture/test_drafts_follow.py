@@ -7,26 +7,23 @@ import json
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slipstream_core.drift import ESTABLISHED, WINDOW, Answer, Drift, DriftDetector
-from slipstream_core.manifest.capture import Capture
 from slipstream_engine.drafts.candidates import CandidateWatch
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_engine.embedded.corpus import example
 from slipstream_engine.serving.loading import load
 from slipstream_engine.settings import EngineSettings
 from slipstream_engine.text.tokenizer import Tokenizer
-from slipstream_gateway.capture.frames import Captured, Configured
-from slipstream_gateway.capture.store import CaptureStore
-from slipstream_gateway.capture.writer import Writer
+from slipstream_gateway.capture.frames import Captured
 from slipstream_tools.cli import main
 
-from tests.gateway.capture.captures import PAIR, captured
+from tests.gateway.capture.captures import PAIR, captured, fill
+from tests.support.command import SLIPSTREAM
 from tests.support.polling import eventually
 
 pytestmark = pytest.mark.integration
@@ -108,11 +105,7 @@ class Store:
         self.folder, self.count = folder, 0
 
     def put(self, request_class: str, count: int, *, rate: float) -> None:
-        writer = Writer(CaptureStore.at(str(self.folder)), lambda report: None)
-        writer.take(Configured(pair=PAIR, capture=Capture(share=1.0, redact=())))
-        for _ in range(count):
-            writer.take(self._answer(request_class, rate))
-        writer.close()
+        fill(self.folder, (self._answer(request_class, rate) for _ in range(count)), redact=())
 
     def _answer(self, request_class: str, rate: float) -> Captured:
         one = example(60_001, self.count, "train", {"status": 1.0})
@@ -258,7 +251,7 @@ def test_it_goes_on_until_it_is_stopped(store: Store, tmp_path: Path, request: p
     store.put(CLASS, 420, rate=GOOD)
     [file] = store.folder.glob("*/date=*/*.parquet")
     file.with_name(f"{'0' * 32}-30d.parquet").write_bytes(b"damaged")
-    command = [sys.executable, "-m", "slipstream_tools.cli", *_follow(store, output, "--interval", "1")]
+    command = [*SLIPSTREAM, *_follow(store, output, "--interval", "1")]
     with log.open("w") as written:
         process = subprocess.Popen(command, stdout=written, stderr=written)
     request.addfinalizer(process.kill)
@@ -290,7 +283,7 @@ def test_a_training_that_is_stopped_goes_on(store: Store, tmp_path: Path) -> Non
     options = _follow(store, output, "--once", *_train("--new", "1x64", "--answers", "200", "--passes", "2"))
     for waits in ("answers written", "held out"):  # before the training can keep its state, and after
         with log.open("w") as written:
-            process = subprocess.Popen([sys.executable, "-m", "slipstream_tools.cli", *options], stderr=written)
+            process = subprocess.Popen([*SLIPSTREAM, *options], stderr=written)
         eventually(lambda waits=waits: waits in log.read_text(), waits, within_s=LIMIT_S)
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT_S) == 130

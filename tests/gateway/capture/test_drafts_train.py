@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,18 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from slipstream_core.manifest.capture import Capture
 from slipstream_engine.contract.types import GenerationRequest, SamplingParams
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_engine.embedded.corpus import example
 from slipstream_engine.serving.loading import load_engine
 from slipstream_engine.settings import EngineSettings
 from slipstream_engine.text.tokenizer import Tokenizer
-from slipstream_gateway.capture.frames import Configured
 from slipstream_gateway.capture.store import CaptureStore
-from slipstream_gateway.capture.writer import Writer
 from slipstream_tools.cli import main
 from slipstream_tools.drafts import recipes
 
-from tests.gateway.capture.captures import PAIR, captured, rows_of
+from tests.gateway.capture.captures import PAIR, captured, fill, rows_of
+from tests.support.command import SLIPSTREAM
 from tests.support.polling import eventually
 
 pytestmark = pytest.mark.integration
@@ -60,12 +57,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Callable[..., Path]:
     def store(*answers: Any, pair: str = PAIR) -> Path:
-        folder = tmp_path / "captures"
-        writer = Writer(CaptureStore.at(str(folder)), lambda report: None)
-        writer.take(Configured(pair=pair, capture=Capture(share=1.0, redact=())))
-        for answer in answers:
-            writer.take(answer)
-        writer.close()
+        fill(folder := tmp_path / "captures", answers, pair=pair, redact=())
         return folder
 
     return store
@@ -132,7 +124,7 @@ def test_an_interrupted_training_goes_on(
 ) -> None:
     folder, output = store(*_answers(200)), tmp_path / "draft"
     command = [
-        *(sys.executable, "-m", "slipstream_tools.cli", "drafts"),
+        *(*SLIPSTREAM, "drafts"),
         *_train(folder, output, "--draft", "embedded:draft", "--passes", "7"),
     ]
     log = tmp_path / "log"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,59 +18,13 @@ from slipstream_core.manifest.reports import REPORT_SELECTOR, read_report
 from slipstream_tools.cli import main
 
 from tests.gateway.pair_manifest import chat
-from tests.support import gateway_process
+from tests.support.gateway_process import Process
 from tests.support.kube import KubeApiServer
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import PATIENCE_S, eventually
+from tests.support.ports import lasting_ports
 
 WORKER_MIB = 150
-PAIR = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: acme}}
-spec:
-  model: acme
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, endpoints: ["{plain}"], model: up}}
-      speculative: {{protocol: openai, endpoints: ["{speculative}"], model: up}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: acme}}
-spec: {{pair: acme, allowClientMode: true, holdBackShare: 0}}
-"""
-
-
-class Process(gateway_process.Process):
-    """A running `slipstream gateway --source kubernetes`."""
-
-    def __init__(self, port: int, log: Path, *options: str, **more: Any) -> None:
-        self._log = log
-        super().__init__(None, port, "--log-level", "info", *options, log=log, **more)
-
-    def wait_ready(self) -> dict[str, Any]:
-        def answer() -> httpx.Response:
-            assert self.child.poll() is None, self._log.read_text()
-            return httpx.get(f"{self.url}/health/ready", timeout=PATIENCE_S)
-
-        response = eventually(answer, "an answer", seen=self._log.read_text, ignoring=httpx.TransportError)
-        assert response.status_code == 200
-        return response.json()  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def start(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Process]]:
-    processes: list[Process] = []
-
-    def run(*options: str, **more: Any) -> Process:
-        processes.append(Process(free_ports(1)[0], tmp_path / f"gateway-{len(processes)}.log", *options, **more))
-        return processes[-1]
-
-    yield run
-    for process in processes:
-        process.child.kill()
-        process.child.wait()
 
 
 def _reports(kube: KubeApiServer, namespace: str) -> list[Any]:
@@ -79,14 +33,19 @@ def _reports(kube: KubeApiServer, namespace: str) -> list[Any]:
 
 
 def test_every_worker_watches_and_reports_and_obeys_kubectl_within_the_memory_of_a_worker(
-    kube: KubeApiServer, crds: None, namespace: str, start: Callable[..., Process], openai_server: Any, tmp_path: Path
+    kube: KubeApiServer, crds: None, namespace: str, openai_server: Any, tmp_path: Path, exit_stack: ExitStack
 ) -> None:
-    objects = PAIR.format(plain=openai_server().url, speculative=openai_server().url)
+    engine = external(arm(openai_server().url), arm(openai_server().url))
+    objects = pair_yaml(engine, name="acme", policy=", allowClientMode: true, holdBackShare: 0")
     kube.client().apply_yaml(objects, namespace=namespace)
     options = ["--namespace", namespace, "--report-namespace", namespace]
     options += ["--kubeconfig", str(kube.kubeconfig()), "--snapshot", str(tmp_path / "snapshot.json")]
-    process = start(*options, "--conformance", "off", workers=2)  # the scripted servers cannot score answers
-    assert process.wait_ready()["configuration"] == "cluster"
+    options += ["--conformance", "off"]  # the scripted servers cannot score answers
+    process = Process(None, *lasting_ports(1), *options, log=tmp_path / "gateway.log", workers=2)
+    exit_stack.callback(process.stop)
+    process.wait_live()
+    ready = httpx.get(f"{process.url}/health/ready", timeout=PATIENCE_S)
+    assert (ready.status_code, ready.json()["configuration"]) == (200, "cluster")
     eventually(lambda: len(_reports(kube, namespace)) == 2, "both workers report")
     workers = psutil.Process(process.child.pid).children(recursive=True)
     largest = max(worker.memory_info().rss for worker in workers) / 2**20

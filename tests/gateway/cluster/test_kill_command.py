@@ -8,28 +8,26 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
-import psutil
 import pytest
 from slipstream_core.manifest.reports import EXPIRES_S, RENEW_S, GatewayReport, applied_key, object_key, report_lease
 from slipstream_tools.cli import main
-from slipstream_tools.up.processes import Child
 
+from tests.support.command import SCRIPT
+from tests.support.gateway_process import Process, workers_of
 from tests.support.kube import KubeApiServer
 from tests.support.polling import eventually
 
 pytestmark = pytest.mark.integration
 
-SLIPSTREAM = Path(sys.executable).parent / "slipstream"
 LIMIT_S = 40
 OBJECTS = """\
 apiVersion: slipstream.dev/v1alpha1
@@ -74,7 +72,7 @@ class Cluster:
         """`slipstream COMMAND`, not waited for."""
         environment = {**os.environ, "KUBECONFIG": str(self.kube.kubeconfig(self.user, namespace=self.namespace))}
         process = subprocess.Popen(
-            [str(SLIPSTREAM), command, *arguments],
+            [SCRIPT, command, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -181,63 +179,52 @@ def test_kill_waits_until_every_gateway_has_confirmed(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def gateway(cluster: Cluster, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Iterator[Callable[..., Child]]:
+def gateway(
+    cluster: Cluster, free_ports: Callable[[int], list[int]], tmp_path: Path, exit_stack: ExitStack
+) -> Callable[..., Process]:
     """Starts real gateways."""
-    started: list[Child] = []
 
-    def start(*arguments: str) -> Child:
-        kubeconfig = str(cluster.kube.kubeconfig(namespace=cluster.namespace))
-        options = ("--namespace", cluster.namespace, "--report-namespace", cluster.namespace)
-        command = [str(SLIPSTREAM), "gateway", "--source", "kubernetes", "--kubeconfig", kubeconfig, *options]
-        command += ["--port", str(free_ports(1)[0]), *arguments]
-        log_path = tmp_path / f"gateway-{len(started)}.log"
-        started.append(Child(name="the gateway", command=command, log_path=log_path, env=dict(os.environ)))
-        return started[-1]
+    def start(*arguments: str, **more: Any) -> Process:
+        kubeconfig = ("--kubeconfig", str(cluster.kube.kubeconfig(namespace=cluster.namespace)))
+        options = ("--namespace", cluster.namespace, "--report-namespace", cluster.namespace, *arguments)
+        process = Process(None, free_ports(1)[0], *kubeconfig, *options, log=tmp_path / "gateway.log", **more)
+        exit_stack.callback(process.stop)
+        return process
 
-    yield start
-    for child in started:
-        child.stop(timeout_s=10)
+    return start
 
 
-def test_real_gateway_confirms_within_a_moment(cluster: Cluster, gateway: Callable[..., Child]) -> None:
-    child = gateway()
+def test_real_gateway_confirms_within_a_moment(cluster: Cluster, gateway: Callable[..., Process]) -> None:
+    process = gateway()
     eventually(cluster.leases, "a report")
     for command, generation in (("kill", 2), ("unkill", 3)):
         code, output, errors = cluster.run(command, "modelpair/acme")
-        assert (code, errors) == (0, ""), child.log_tail()
+        assert (code, errors) == (0, ""), process.log()
         assert f"(generation {generation})" in output
         [milliseconds] = re.findall(r"1 of 1 gateways have applied it, (\d+) ms after", output)
         assert int(milliseconds) < 5000
 
 
 def test_worker_that_takes_a_dead_ones_place_goes_on_with_its_report(
-    cluster: Cluster, gateway: Callable[..., Child]
+    cluster: Cluster, gateway: Callable[..., Process]
 ) -> None:
-    child = gateway("--workers", "2", "--admin-port", "0")
-
-    def workers() -> set[int]:
-        found = set()
-        for process in psutil.Process(child.pid).children():
-            with suppress(psutil.Error):  # it may be about to be gone
-                if "spawn_main" in " ".join(process.cmdline()):
-                    found.add(process.pid)
-        return found
+    process = gateway(workers=2)
 
     def renewed() -> dict[str, str]:
         return {lease["metadata"]["name"]: lease["spec"]["renewTime"] for lease in cluster.leases()}
 
     eventually(lambda: len(cluster.leases()) == 2, "both workers report", within_s=90)
-    before, reports = workers(), renewed()
-    psutil.Process(min(before)).kill()
-    eventually(lambda: len(workers() - before) == 1 and len(workers()) == 2, "another worker", within_s=90)
+    before, reports = workers_of(process), renewed()
+    before[0].kill()
+    eventually(lambda: set(workers_of(process)) - set(before) and len(workers_of(process)) == 2, "another worker")
     eventually(
         lambda: all(renewed()[name] > at for name, at in reports.items()), "both reports are renewed", within_s=90
     )
     code, output, errors = cluster.run("kill", "modelpair/acme")
-    assert (code, errors) == (0, ""), child.log_tail()
+    assert (code, errors) == (0, ""), process.log()
     assert "2 of 2 gateways have applied it" in output
     assert renewed().keys() == reports.keys()
-    child.stop(timeout_s=10)
+    process.stop()
     assert cluster.leases() == []
 
 
@@ -470,7 +457,7 @@ def test_server_that_does_not_answer_is_said(tmp_path: Path, free_ports: Callabl
 
 
 def run_with(kubeconfig: Path, command: str) -> subprocess.CompletedProcess[str]:
-    arguments = [str(SLIPSTREAM), command, "mp/x", "--kubeconfig", str(kubeconfig)]
+    arguments = [SCRIPT, command, "mp/x", "--kubeconfig", str(kubeconfig)]
     return subprocess.run(arguments, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
@@ -480,7 +467,7 @@ def test_confirmations_are_seen_across_a_restart_of_the_api_server(
     with KubeApiServer(tmp_path / "kube") as own:
         namespace = own.namespace("restarted")
         kubeconfig = str(own.kubeconfig(namespace=namespace))
-        command = [str(SLIPSTREAM), "kill", "mp/acme", "--kubeconfig", kubeconfig]
+        command = [SCRIPT, "kill", "mp/acme", "--kubeconfig", kubeconfig]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert "there is no kind ModelPair: are the CRDs installed?" in done.stderr
 

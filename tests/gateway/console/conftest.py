@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.gateway.key_file import Keys
 from tests.gateway.openai_server import OpenAiServer
 from tests.gateway.pair_manifest import chat, manifest_text
-from tests.support.browser import chromium
+from tests.support.browser import Seen, open_page
 from tests.support.draws import by_turns, chosen_draws
 
 HOLD_BACK_SHARE = 0.5
@@ -64,11 +62,6 @@ def untouched(
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Keys:
-    return Keys(tmp_path / "keys.json")
-
-
-@pytest.fixture
 def send() -> Callable[..., list[httpx.Response]]:
     """Sends that many requests through a gateway, one after the other."""
 
@@ -80,44 +73,17 @@ def send() -> Callable[..., list[httpx.Response]]:
     return requests
 
 
-@pytest.fixture(scope="module")  # it keeps an event loop in this thread while it is open, which other tests need free
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-class Seen:
-    """What a page did while it was open."""
-
-    def __init__(self, page: Page) -> None:
-        self.console: list[str] = []
-        self.requests: list[str] = []
-        self.bytes = 0
-        page.on("console", lambda message: self.console.append(message.text))
-        page.on("pageerror", lambda error: self.console.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
-        page.on("response", self._weigh)
-
-    def _weigh(self, response: Any) -> None:
-        self.bytes += int(response.headers.get("content-length", 0))
-
-
 OpenConsole = Callable[..., tuple[Page, Seen]]
 
 
 @pytest.fixture
-def open_console(browser: Browser) -> Iterator[OpenConsole]:
+def open_console(browser: Browser, exit_stack: contextlib.ExitStack) -> OpenConsole:
     """Opens a gateway's console in a context of its own and waits for figures."""
-    with contextlib.ExitStack() as stack:
 
-        def open_(url: str, *, state: str = "live", **options: Any) -> tuple[Page, Seen]:
-            context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
-            stack.callback(context.close)
-            page = context.new_page()
-            page.set_default_timeout(WAIT_MS)
-            seen = Seen(page)
-            page.goto(f"{url}/console")
-            page.wait_for_selector(f"#link[data-state={state}]")
-            return page, seen
+    def open_(url: str, *, state: str = "live", **options: Any) -> tuple[Page, Seen]:
+        page, seen = open_page(browser, exit_stack, f"{url}/console", **options)
+        page.set_default_timeout(WAIT_MS)
+        page.wait_for_selector(f"#link[data-state={state}]")
+        return page, seen
 
-        yield open_
+    return open_

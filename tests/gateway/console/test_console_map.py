@@ -20,27 +20,18 @@ from slipstream_gateway.decide.estimate import Learner
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide
 from slipstream_gateway.fleet.fleet import Fleet
 
-MANIFEST = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: acme
-  maxDraftTokens: 6
-  engine: {{kind: slipstream}}
-  target: {{source: "embedded:target"}}
-  draft: {{kind: model, source: "embedded:draft"}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: pair}}
-spec: {{pair: pair, holdBackShare: 0, explorationShare: 0, {more}}}
-"""
+from tests.support.manifests import EMBEDDED, pair_yaml
+
 REQUEST = GenerationRequest(endpoint=Endpoint.CHAT, model="acme", messages=(Message(role="user", content="Hello."),))
 PROFILE = RequestProfile(
     task=TaskType.SUMMARIZATION, expected_output_tokens=80.0, rare_token_share=0.0, structured_output=False,
     prompt_tokens=256, confidence=1.0,
 )  # fmt: skip
+
+
+def _pair(more: str) -> tuple[Any, ...]:
+    policy = f", holdBackShare: 0, explorationShare: 0, {more}"
+    return tuple(parse(pair_yaml("{kind: slipstream}", "maxDraftTokens: 6", *EMBEDDED, policy=policy)))
 
 
 class _Remembering(Learner):
@@ -61,7 +52,7 @@ def _sure(value: float) -> Estimate:
 async def test_a_point_pays_exactly_where_a_request_with_its_figures_would_speculate(more: str) -> None:
     settings = GatewaySettings(manifest=Path())
     fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
-    fleet.swap(compile_table(parse(MANIFEST.format(more=more)), local_endpoints=("grpc://127.0.0.1:9",)))
+    fleet.swap(compile_table(_pair(more), local_endpoints=("grpc://127.0.0.1:9",)))
     (served,) = fleet.current.routes.values()
     learner = _Remembering()
     found = break_even_map(served, learner, ())
@@ -83,7 +74,7 @@ async def _points(more: str, *, standing: Standing | None = None, **rows: int) -
     """The classes on the map by their names, each with requests of that many output tokens."""
     settings = GatewaySettings(manifest=Path())
     fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
-    table = compile_table(parse(MANIFEST.format(more=more)), local_endpoints=("grpc://127.0.0.1:9",))
+    table = compile_table(_pair(more), local_endpoints=("grpc://127.0.0.1:9",))
     if standing is not None:
         routes = {name: msgspec.structs.replace(route, standing=standing) for name, route in table.routes.items()}
         table = msgspec.structs.replace(table, routes=routes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,30 +37,25 @@ class Way(NamedTuple):
 def start_path(
     tmp_path: Path,
     openai_server: Callable[..., OpenAiServer],
-    run_gateway: Callable[..., contextlib.AbstractContextManager[Gateway]],
-) -> Iterator[Callable[..., Way]]:
+    gateway: Callable[..., Gateway],
+    exit_stack: ExitStack,
+) -> Callable[..., Way]:
     """Starts a gateway with its filter, two servers and an Envoy; all are stopped after the test."""
-    with contextlib.ExitStack() as stack:
 
-        def start(
-            *, modes: dict[str, str] | None = None, model: str = "acme", api_key_env: str = "", **options: Any
-        ) -> Way:
-            plain, speculative = openai_server(), openai_server()
-            [filter_port] = lasting_ports(1)
-            urls = [f"http://127.0.0.1:{server.port}" for server in (plain, speculative)]
-            text = manifest_text([urls[0]], [urls[1]], upstream_model=model)
-            if api_key_env:
-                text = text.replace("{protocol: openai,", f"{{protocol: openai, apiKeyEnv: {api_key_env},")
-            gateway = stack.enter_context(
-                run_gateway(tmp_path / "pair.yaml", text, ext_proc=f"127.0.0.1:{filter_port}", **options)
-            )
-            envoy = Envoy(
-                tmp_path, filter_port=filter_port, gateway_port=gateway.port, models=[plain.port], modes=modes
-            )
-            stack.callback(envoy.stop)
-            return Way(envoy, gateway, plain, speculative)
+    def start(
+        *, modes: dict[str, str] | None = None, model: str = "acme", api_key_env: str = "", **options: Any
+    ) -> Way:
+        plain, speculative = openai_server(), openai_server()
+        [filter_port] = lasting_ports(1)
+        text = manifest_text([plain.url], [speculative.url], upstream_model=model)
+        if api_key_env:
+            text = text.replace("{protocol: openai,", f"{{protocol: openai, apiKeyEnv: {api_key_env},")
+        started = gateway(text, ext_proc=f"127.0.0.1:{filter_port}", **options)
+        envoy = Envoy(tmp_path, filter_port=filter_port, gateway_port=started.port, models=[plain.port], modes=modes)
+        exit_stack.callback(envoy.stop)
+        return Way(envoy, started, plain, speculative)
 
-        yield start
+    return start
 
 
 @pytest.fixture(params=MODES)

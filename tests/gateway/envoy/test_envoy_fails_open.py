@@ -7,8 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,7 +21,11 @@ from slipstream_gateway.extproc.messages import METHOD, ProcessingRequest, Proce
 
 from tests.gateway.openai_server import OpenAiServer
 from tests.gateway.pair_manifest import manifest_text
+from tests.support.clients import Clients
+from tests.support.command import SLIPSTREAM, run_slipstream
 from tests.support.envoy import Envoy
+from tests.support.gateway_process import wait_live
+from tests.support.metrics import total
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
 
@@ -40,26 +42,15 @@ class Filter:
         self.start()
 
     def start(self, *options: str) -> None:
-        command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(self._manifest)]
-        self.child = subprocess.Popen(
-            [*command, "--ext-proc", self.address, "--port", str(self.http_port), *options],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ,
-        )
-        eventually(self._is_live, "the filter is live")
+        command = [*SLIPSTREAM, "extproc", "-f", str(self._manifest), "--ext-proc", self.address]
+        command += ["--port", str(self.http_port), *options]
+        self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
+        wait_live(self.child, f"http://127.0.0.1:{self.http_port}/health/live")
 
     def stop(self, number: signal.Signals = signal.SIGKILL) -> str:
         """Ends the process; returns its messages."""
         self.child.send_signal(number)
         return self.child.communicate(timeout=PATIENCE_S)[1]
-
-    def _is_live(self) -> bool:
-        assert self.child.poll() is None, self.child.communicate()[1]
-        try:
-            return httpx.get(f"http://127.0.0.1:{self.http_port}/health/live").status_code == 200
-        except httpx.TransportError:
-            return False
 
 
 @pytest.fixture
@@ -84,21 +75,13 @@ def envoy(tmp_path: Path, filter_: Filter, server: OpenAiServer) -> Iterator[Env
     started.stop()
 
 
-class Load:
+class Load(Clients):
     """Clients that send short requests without a pause, every second one streamed."""
 
     def __init__(self, url: str) -> None:
+        super().__init__(CLIENTS)
         self.answers: Counter[str] = Counter()
         self._url = f"{url}/v1/chat/completions"
-        self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(CLIENTS)]
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
 
     def _run(self, number: int) -> None:
         body = {
@@ -122,8 +105,7 @@ class Load:
 
 
 def test_a_filter_that_is_killed_under_load_fails_no_request(envoy: Envoy, filter_: Filter) -> None:
-    load = Load(envoy.url)
-    try:
+    with Load(envoy.url) as load:
         for _ in range(3):
             seen = load.answers["decided"]
             eventually(lambda seen=seen: load.answers["decided"] > seen + 50, "requests are decided")  # type: ignore[misc]
@@ -131,8 +113,6 @@ def test_a_filter_that_is_killed_under_load_fails_no_request(envoy: Envoy, filte
             seen = load.answers["undecided"]
             eventually(lambda seen=seen: load.answers["undecided"] > seen + 50, "Envoy goes on")  # type: ignore[misc]
             filter_.start()
-    finally:
-        load.stop()
     failed = {answer: count for answer, count in load.answers.items() if answer.startswith("failed")}
     assert not failed
 
@@ -169,10 +149,7 @@ def test_a_socket_file_of_a_running_filter_is_in_use(tmp_path: Path, server: Ope
     manifest.write_text(manifest_text([server.url]))
     started = Filter(manifest, address=f"unix:{tmp_path}/filter")
     try:
-        command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(manifest), "--port", "0"]
-        done = subprocess.run(
-            [*command, "--ext-proc", started.address], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = run_slipstream("extproc", "-f", str(manifest), "--port", "0", "--ext-proc", started.address)
         assert done.returncode == 1
         assert done.stderr.endswith(f"cannot listen on {started.address}: Address already in use.\n")
         asyncio.run(_first_answer(started.address))
@@ -208,10 +185,7 @@ async def _first_answer(address: str) -> Any:
 
 
 def test_an_address_in_use_is_one_clear_message(filter_: Filter) -> None:
-    command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(filter_._manifest), "--port", "0"]
-    found = subprocess.run(
-        [*command, "--ext-proc", filter_.address], capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    found = run_slipstream("extproc", "-f", str(filter_._manifest), "--port", "0", "--ext-proc", filter_.address)
     assert found.returncode == 1
     assert "slipstream: error: cannot listen on" in found.stderr
     assert filter_.address in found.stderr
@@ -224,15 +198,17 @@ def test_an_address_in_use_is_one_clear_message(filter_: Filter) -> None:
     [
         (["--ext-proc", "nowhere"], "expected HOST:PORT or unix:/PATH, got 'nowhere'"),
         (["--ext-proc", "127.0.0.1:99999"], "expected 0 to 65535, got 99999"),
-        (["--ext-proc", "unix:/tmp/x", "--workers", "2"], "--ext-proc unix:/tmp/x: a socket file serves one worker"),
+        (
+            ["--ext-proc", "unix:/tmp/x", "--workers", "2", "--admin-port", "8081"],
+            "--ext-proc unix:/tmp/x: a socket file serves one worker",
+        ),
         (["--ext-proc", "0.0.0.0:9002"], "--ext-proc 0.0.0.0: other machines can reach it"),
     ],
 )
 def test_bad_addresses_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
-    command = [sys.executable, "-m", "slipstream_tools.cli", "extproc", "-f", str(manifest), *options]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    found = run_slipstream("extproc", "-f", str(manifest), *options)
     assert found.returncode == 2
     assert message in found.stderr
 
@@ -291,17 +267,13 @@ def test_senseless_messages_harm_nothing(envoy: Envoy, filter_: Filter, server: 
 
 
 def _in_flight(filter_: Filter) -> float:
-    lines = httpx.get(f"http://127.0.0.1:{filter_.http_port}/metrics").text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("slipstream_requests_in_flight"))
+    return total(httpx.get(f"http://127.0.0.1:{filter_.http_port}/metrics").text, "slipstream_requests_in_flight")
 
 
 @pytest.mark.slow  # many requests
 def test_ten_thousand_mixed_requests(envoy: Envoy, filter_: Filter) -> None:
     """Streamed and whole, decided by one process: every one gets its own answer."""
-    load = Load(envoy.url)
     began_s = time.monotonic()
-    try:
+    with Load(envoy.url) as load:
         eventually(lambda: load.answers.total() > 10_000, "ten thousand answers", within_s=120.0)
-    finally:
-        load.stop()
     assert set(load.answers) == {"decided"}, (load.answers, time.monotonic() - began_s)

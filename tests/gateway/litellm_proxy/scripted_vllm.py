@@ -8,19 +8,11 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.gateway.lossless.scripted_engine import FACTS
 from tests.support.threaded_server import WebServer
 
 TOKENS = 12
-_FACTS = {
-    "plugin": "1.0",
-    "vllm": "0.32.0",
-    "method": "ngram",
-    "max_draft_length": 8,
-    "acceptance": "equality",
-    "scheduler": "sync",
-    "counters": True,
-    "limit": None,
-}
+_FACTS = {**FACTS, "method": "ngram"}
 
 
 class ScriptedVllm(WebServer):

@@ -16,6 +16,7 @@ from tests.gateway.litellm_proxy.conftest import MANIFEST, StartProxy
 from tests.gateway.litellm_proxy.scripted_vllm import TOKENS, ScriptedVllm
 from tests.support.litellm_proxy import LiteLlmProxy, vllm_model
 from tests.support.polling import soon
+from tests.support.streams import whole_events_of
 
 RULES = """\
   decision: rules
@@ -82,8 +83,7 @@ async def ask(client: httpx.AsyncClient, fields: dict[str, Any], headers: dict[s
     response = await client.post(path, json=fields, headers=headers)
     assert response.status_code == 200, response.text
     if fields.get("stream"):
-        events = [event.removeprefix("data: ") for event in response.text.split("\n\n") if event.startswith("data: {")]
-        return "".join(_text(json.loads(event)) for event in events)
+        return "".join(_text(event) for event in whole_events_of(response.text))
     return _text(response.json())
 
 

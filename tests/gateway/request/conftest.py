@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -26,14 +27,12 @@ class Bench:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Callable[[str], Bench]]:
+async def bench(async_exit_stack: AsyncExitStack) -> Callable[[str], Bench]:
     """Makes fleets; all are closed after the test."""
-    made: list[Bench] = []
 
     def make(text: str) -> Bench:
-        made.append(Bench(text))
-        return made[-1]
+        made = Bench(text)
+        async_exit_stack.push_async_callback(made.fleet.aclose)
+        return made
 
-    yield make
-    for one in made:
-        await one.fleet.aclose()
+    return make

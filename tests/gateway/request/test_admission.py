@@ -15,6 +15,8 @@ from slipstream_core.settings import OverloadSettings
 from slipstream_core.types import Caller, Priority
 from slipstream_gateway.admission import Admission
 
+from tests.support.clock import Clock
+
 PAIR = "acme"
 
 
@@ -77,14 +79,6 @@ def test_no_place_is_lost_or_given_twice_whatever_is_cancelled(seed: int, limit:
         assert admission.in_flight == 0
 
     asyncio.run(run())
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def caller(key_id: str, priority: Priority = Priority.NORMAL) -> Caller:

@@ -11,29 +11,16 @@ from slipstream_core.types import Arm, Decision, GenerationRequest, Reason
 from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.request.candidates import Candidate, Plan, Sent, Tried, has_elsewhere, next_candidate
 
-MANIFEST = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: pair}
-spec:
-  model: acme
-  target: {source: "embedded:target"}
-  draft: {kind: model, source: "embedded:draft"}
-  engine: {kind: slipstream, endpoints: [%s]}
-"""
-ARMS = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: pair}
-spec:
-  model: acme
-  maxDraftTokens: 5
-  engine:
-    kind: external
-    arms:
-      plain: {protocol: triton, model: acme, endpoints: ["grpc://127.0.0.1:1"]}
-      speculative: {protocol: triton, model: acme, endpoints: ["grpc://127.0.0.1:2", "grpc://127.0.0.1:3"]}
-"""
+from tests.support.manifests import EMBEDDED, arm, external, pair_yaml
+
+MANIFEST = pair_yaml("{kind: slipstream, endpoints: [%s]}", *EMBEDDED)
+ARMS = pair_yaml(
+    external(
+        arm("grpc://127.0.0.1:1", protocol="triton"),
+        arm("grpc://127.0.0.1:2", "grpc://127.0.0.1:3", protocol="triton"),
+    ),
+    "maxDraftTokens: 5",
+)
 GREEDY, SAMPLED = 0.0, 0.8
 
 
@@ -176,17 +163,10 @@ async def test_only_another_server_is_elsewhere(served: Callable[[int], Any]) ->
         assert has_elsewhere(pair, pair.plain.replicas[0]) is (count == 2)
 
 
-VLLM = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: pair}
-spec:
-  model: acme
-  engine:
-    kind: vllm
-    endpoints: ["http://127.0.0.1:1", "http://127.0.0.1:2"]
-    plain: {endpoints: ["http://127.0.0.1:8", "http://127.0.0.1:9"]}
-"""
+VLLM = pair_yaml(
+    '{kind: vllm, endpoints: ["http://127.0.0.1:1", "http://127.0.0.1:2"],'
+    ' plain: {endpoints: ["http://127.0.0.1:8", "http://127.0.0.1:9"]}}'
+)
 
 
 def refused_by_vllm() -> GenerationRequest:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -104,19 +105,17 @@ class Desk:
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Callable[[str], Desk]]:
+async def desk(async_exit_stack: AsyncExitStack) -> Callable[[str], Desk]:
     """Makes desks; all are closed after the test."""
-    made: list[Desk] = []
 
     def make(text: str) -> Desk:
-        made.append(Desk(text))
-        return made[-1]
+        made = Desk(text)
+        async_exit_stack.callback(made.telemetry.close)
+        async_exit_stack.push_async_callback(made.fleet.aclose)
+        async_exit_stack.push_async_callback(made.parity.aclose)
+        return made
 
-    yield make
-    for one in made:
-        await one.parity.aclose()
-        await one.fleet.aclose()
-        one.telemetry.close()
+    return make
 
 
 UNREACHED = (Arm.SPECULATIVE, "upstream_unavailable")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +25,12 @@ from slipstream_gateway.upstreams.engine_server import EngineUpstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.support.engines import engine_in_triton
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.network import Network
 from tests.support.polling import PATIENCE_S, soon
 
-MANIFEST = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: acme{pair}
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, model: m, endpoints: ["http://127.0.0.1:9"]}}
-      speculative: {{protocol: triton, model: embedded, endpoints: {endpoints}}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: policy}}
-spec: {{pair: pair{policy}}}
-"""
 KILLS: dict[str, dict[str, str]] = {
-    "pair": {"pair": "\n  killSwitch: true"},
+    "pair": {"field": "killSwitch: true"},
     "policy": {"policy": ", killSwitch: true"},
 }
 
@@ -105,33 +90,29 @@ def _answer(body: bytes) -> service_pb2.ModelStreamInferResponse:
 
 
 @pytest.fixture
-async def triton_double() -> AsyncIterator[Callable[[], Any]]:
+async def triton_double(async_exit_stack: AsyncExitStack) -> Callable[[], Any]:
     """Starts servers; all are stopped after the test."""
-    servers: list[TritonDouble] = []
 
     async def start() -> TritonDouble:
-        servers.append(TritonDouble())
-        await servers[-1].start()
-        return servers[-1]
+        server = TritonDouble()
+        async_exit_stack.push_async_callback(server.stop)
+        await server.start()
+        return server
 
-    yield start
-    for server in servers:
-        await server.stop()
+    return start
 
 
 @pytest.fixture
-async def make_fleet() -> AsyncIterator[Callable[[], Fleet]]:
+async def make_fleet(async_exit_stack: AsyncExitStack) -> Callable[[], Fleet]:
     """Makes fleets; all are closed after the test."""
     settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=10.0))
-    made: list[Fleet] = []
 
     def make() -> Fleet:
-        made.append(Fleet(lambda key: connect(key, settings), clock=time.monotonic))
-        return made[-1]
+        fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
+        async_exit_stack.push_async_callback(fleet.aclose)
+        return fleet
 
-    yield make
-    for fleet in made:
-        await fleet.aclose()
+    return make
 
 
 @pytest.fixture
@@ -139,9 +120,12 @@ def fleet(make_fleet: Callable[[], Fleet]) -> Fleet:
     return make_fleet()
 
 
-def table(*servers: TritonDouble, pair: str = "", policy: str = "", killed: str | None = None) -> RoutingTable:
-    endpoints = "[" + ", ".join(f'"{server.endpoint}"' for server in servers) + "]"
-    found = compile_table(parse(MANIFEST.format(pair=pair, policy=policy, endpoints=endpoints)))
+def table(
+    *servers: TritonDouble, model: str = "acme", field: str = "", policy: str = "", killed: str | None = None
+) -> RoutingTable:
+    speculative = arm(*(server.endpoint for server in servers), model="embedded", protocol="triton")
+    engine = external(arm("http://127.0.0.1:9", model="m"), speculative)
+    found = compile_table(parse(pair_yaml(engine, field, model=model, policy=policy)))
     routes = {name: msgspec.structs.replace(route, killed=killed) for name, route in found.routes.items()}
     return msgspec.structs.replace(found, routes=routes)
 
@@ -319,7 +303,7 @@ async def test_a_pair_that_is_renamed_or_loses_its_model_with_the_kill_is_told(
     server = await triton_double()
     fleet.swap(table(server))
     running = fleet.enter()
-    renamed = table(server, pair="-renamed", killed="now")
+    renamed = table(server, model="acme-renamed", killed="now")
     fleet.swap(renamed if still_served else compile_table(()), killed={"pair"})
     await soon(lambda: counts(server) == [2])
     assert fleet.current.killed == {"pair"}

@@ -23,23 +23,14 @@ from slipstream_gateway.app.wiring import Services, build_services
 from slipstream_gateway.fleet.fleet import ReplicaKey
 from slipstream_gateway.upstreams.base import Completion, Drafting, Job, Piece, Stream, Usage
 
+from tests.support.manifests import EMBEDDED, pair_yaml
 from tests.support.polling import soon
 
-MANIFEST = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: pair}
-spec:
-  model: acme
-  target: {source: "embedded:target"}
-  draft: {kind: model, source: "embedded:draft"}
-  engine: {kind: slipstream, endpoints: ["grpc://127.0.0.1:1", "grpc://127.0.0.1:2"]}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {name: policy}
-spec: {pair: pair, allowClientMode: true, parityShare: 0}  # else one answer in 100 waits for its comparison
-"""
+MANIFEST = pair_yaml(
+    '{kind: slipstream, endpoints: ["grpc://127.0.0.1:1", "grpc://127.0.0.1:2"]}',
+    *EMBEDDED,
+    policy=", allowClientMode: true, parityShare: 0",  # else one answer in 100 waits for its comparison
+)
 TOKENS = 4
 REQUESTS = ("Call", "Job", "Attempt", "async_generator", "coroutine", "frame", "traceback")
 ROOT = Path(slipstream_gateway.__file__).parent.parent

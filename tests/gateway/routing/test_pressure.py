@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide
 from slipstream_gateway.decide.route.pressure import SHRINK_FROM, STOP_AT, pressure_of, shortened, stops
 
 from tests.gateway.routing.cases import forecast, profile, request, route
+from tests.support.command import run_slipstream
 
 ALL_DRAWN = Draws(**dict.fromkeys(Draws.__struct_fields__, 0.0))
 
@@ -115,6 +114,5 @@ def test_route_command_explains_pressure(tmp_path: Path) -> None:
     body = {"model": next(iter(load_file(EMBEDDED_MANIFEST).routes)), "messages": [{"role": "user", "content": "Hi"}]}
     path = tmp_path / "request.json"
     path.write_text(json.dumps(body))
-    command = [sys.executable, "-m", "slipstream_tools.cli", "route", "--json", "--pressure", "0.5", str(path)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    said = run_slipstream("route", "--json", "--pressure", "0.5", str(path))
     assert json.loads(said.stdout)["numbers"]["pressure"] == 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -151,10 +151,3 @@ class BrokenTriton(ThreadedServer):
                 await context.abort(answer, SECRET.decode())
             else:
                 yield answer
-
-
-def started(make: Callable[[], ThreadedServer]) -> Iterator[ThreadedServer]:
-    """A server that is stopped afterwards."""
-    server = make()
-    yield server
-    server.stop()

@@ -1,17 +1,15 @@
-"""Certificates of authorities that live as long as a test, a TLS terminator before a plain server, and a collector of
-spans."""
+"""Certificates of authorities that live as long as a test, and a TLS terminator before a plain server."""
 
 from __future__ import annotations
 
-import contextlib
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import trustme
 
-from tests.support.http_server import Asked, Reply, answering
 from tests.support.network import Network
 
 
@@ -50,20 +48,6 @@ def certificates(tmp_path: Path) -> Callable[[str], Certificates]:
 
 
 @pytest.fixture
-def tls_front() -> Iterator[Callable[[int, ssl.SSLContext], Network]]:
+def tls_front(exit_stack: ExitStack) -> Callable[[int, ssl.SSLContext], Network]:
     """Starts TLS terminators before plain servers; all are stopped after the test."""
-    with contextlib.ExitStack() as fronts:
-        yield lambda to_port, tls: fronts.enter_context(Network(to_port, tls=tls))
-
-
-@pytest.fixture
-def collector() -> Iterator[tuple[str, list[bytes]]]:
-    """The URL of an OTLP receiver, and what it got; strings are plain bytes in protobuf."""
-    got: list[bytes] = []
-
-    def keep(asked: Asked) -> Reply:
-        got.append(asked.body)
-        return Reply()
-
-    with answering(keep) as url:
-        yield url, got
+    return lambda to_port, tls: exit_stack.enter_context(Network(to_port, tls=tls))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from slipstream_core.errors import CommandError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_gateway.server.serve import check_apart
 
+from tests.support.command import SLIPSTREAM
 from tests.support.gateway_process import wait_live
 from tests.support.polling import PATIENCE_S
 from tests.support.ports import consecutive_ports
@@ -51,7 +51,7 @@ class Sides:
 
     def __init__(self, manifest: Path, ports: list[int], *options: str) -> None:
         self.public, self.admin = ports
-        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest)]
+        command = [*SLIPSTREAM, "gateway", "-f", str(manifest)]
         command += ["--port", str(self.public), "--admin-port", str(self.admin), *options]
         self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -127,7 +127,7 @@ def test_public_side_explains_without_what_others_requests_taught(sides: Sides) 
 
 
 def test_public_port_says_where_each_side_is(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(EMBEDDED_MANIFEST)]
+    command = [*SLIPSTREAM, "gateway", "-f", str(EMBEDDED_MANIFEST)]
     child = subprocess.Popen([*command, "--port", "0", "--admin-port", "0"], stderr=subprocess.PIPE, text=True)
     assert child.stderr is not None
     try:

@@ -41,19 +41,19 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
     tmp_path: Path,
     free_ports: Callable[[int], list[int]],
     openai_server: Callable[..., Any],
-    collector: tuple[str, list[bytes]],
+    otlp_receiver: Any,
 ) -> None:
     keys, audit, log = tmp_path / "keys.json", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
     key, server = Keys(keys).create("--name", "team", "--admin"), openai_server()
     manifest = tmp_path / "pair.yaml"
     text = manifest_text([server.url]).replace("model: acme, endpoints", "model: acme, apiKeyEnv: UP, endpoints")
     manifest.write_text(text.replace("apiKeyEnv: UP", "apiKeyEnv: UPSTREAM_API_KEY"))
-    [port], (otlp, spans) = free_ports(1), collector
+    [port] = free_ports(1)
     options = ["--log-level", "debug", "--keys", str(keys), "--audit-log", str(audit), "--connect-timeout", "1"]
     secrets = {
         "UPSTREAM_API_KEY": UPSTREAM_KEY,
         "SLIPSTREAM_REDIS_URL": f"redis://user:{REDIS_PASSWORD}@127.0.0.1:9/0",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": otlp,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": otlp_receiver.url,
         "OTEL_BSP_SCHEDULE_DELAY": "100",
     }
     answers = []
@@ -72,11 +72,11 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
     assert server.headers[0]["authorization"] == f"Bearer {UPSTREAM_KEY}"  # the upstream's own, never the client's
     decisions = [json.loads(line) for line in audit.read_text().splitlines()]
     assert {"ok", "upstream_failed"} <= {line.get("status") for line in decisions}
-    assert spans
+    assert otlp_receiver.got
     places = {
         "log": log.read_bytes(),
         "metrics": metrics.encode(),
-        "spans": b"".join(spans),
+        "spans": otlp_receiver.all_bytes(),
         "audit log": audit.read_bytes(),
         "answers": b"".join(answer.content + repr(answer.headers.raw).encode() for answer in answers),
     }

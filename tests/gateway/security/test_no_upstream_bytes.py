@@ -16,30 +16,23 @@ from tests.gateway.security.broken_servers import (
     SECRET,
     BrokenHttpServer,
     BrokenTriton,
-    started,
 )
 from tests.support.gateway_process import Process
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import PATIENCE_S
 from tests.support.threaded_server import ThreadedServer
-
-PAIR = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: {name}}}
-spec:
-  model: {name}
-  engine: {{kind: external, arms: {{plain: {{protocol: {protocol}, model: {name}, endpoints: ["{endpoint}"]}}}}}}
-"""
 
 
 @pytest.fixture
 def http_server() -> Iterator[ThreadedServer]:
-    yield from started(BrokenHttpServer)
+    with BrokenHttpServer() as server:
+        yield server
 
 
 @pytest.fixture
 def triton() -> Iterator[ThreadedServer]:
-    yield from started(BrokenTriton)
+    with BrokenTriton() as server:
+        yield server
 
 
 def ask(client: httpx.Client, model: str, kind: str, *, stream: bool) -> tuple[int, bytes]:
@@ -56,19 +49,20 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
     free_ports: Callable[[int], list[int]],
     http_server: ThreadedServer,
     triton: ThreadedServer,
-    collector: tuple[str, list[bytes]],
+    otlp_receiver: Any,
 ) -> None:
     manifest, audit, log = tmp_path / "pairs.yaml", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
-    pairs = [
-        PAIR.format(name="web", protocol="openai", endpoint=http_server.url),
-        PAIR.format(name="triton", protocol="triton", endpoint=f"grpc://127.0.0.1:{triton.port}"),
-    ]
-    manifest.write_text("---".join(pairs))
-    [port], (otlp, spans) = free_ports(1), collector
+    arms = {
+        "web": arm(http_server.url, model="web"),
+        "triton": arm(f"grpc://127.0.0.1:{triton.port}", model="triton", protocol="triton"),
+    }
+    pairs = [pair_yaml(external(plain), name=name, model=name) for name, plain in arms.items()]
+    manifest.write_text("---\n".join(pairs))
+    [port] = free_ports(1)
     options = ["--log-level", "debug", "--audit-log", str(audit)]
     # aiohttp waits for more of a body whose framing broke after a part of it.
     options += ["--chunk-timeout", "1", "--total-timeout", "3"]
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp_receiver.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     found: dict[str, Any] = {}
     process = Process(manifest, port, *options, log=log, environment=environment)
     try:
@@ -86,8 +80,13 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
     assert failed.count("upstream_failed") > len(HTTP_ANSWERS) + len(
         GRPC_ANSWERS
     )  # the servers were asked, and not believed
-    assert spans
-    places = {"log": log.read_bytes(), "spans": b"".join(spans), "audit log": audit.read_bytes(), "metrics": metrics}
+    assert otlp_receiver.got
+    places = {
+        "log": log.read_bytes(),
+        "spans": otlp_receiver.all_bytes(),
+        "audit log": audit.read_bytes(),
+        "metrics": metrics,
+    }
     places |= {what: error for what, (_, error) in found.items()}
     assert [place for place, data in places.items() if SECRET in data] == []
     assert b"slipstream_gateway/" not in places["log"]  # no traceback of ours, which would print the causes of an error

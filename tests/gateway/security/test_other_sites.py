@@ -21,11 +21,6 @@ FORMS = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data
 
 
 @pytest.fixture
-def upstream(openai_server: Callable[..., Any]) -> Any:
-    return openai_server()
-
-
-@pytest.fixture
 def url(gateway: Callable[..., Any], upstream: Any) -> str:
     return gateway(manifest_text([upstream.url])).url
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +15,26 @@ from tests.support.gateway_process import Process
 
 @pytest.fixture(scope="module")
 def breaking_network() -> Iterator[Callable[..., BreakingNetwork]]:
-    """Makes networks to a server at `host:port`; all are stopped after the module."""
-    made: list[BreakingNetwork] = []
+    """Makes networks to a server at `host:port` of the loopback; all are stopped after the module."""
+    with ExitStack() as stack:
 
-    def make(endpoint: str, addresses: int = 2) -> BreakingNetwork:
-        host, _, port = endpoint.rpartition(":")
-        made.append(BreakingNetwork(host, int(port), addresses))
-        return made[-1]
+        def make(endpoint: str, addresses: int = 2) -> BreakingNetwork:
+            return stack.enter_context(BreakingNetwork(int(endpoint.rpartition(":")[2]), addresses))
 
-    yield make
-    for one in made:
-        one.stop()
+        yield make
 
 
 @pytest.fixture
-def start(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Process]]:
+def start(tmp_path: Path, free_ports: Callable[[int], list[int]], exit_stack: ExitStack) -> Callable[..., Process]:
     """Starts gateways for a manifest's text and waits for them; all are killed after the test."""
-    processes: list[Process] = []
 
     def run(text: str, *options: str, **more: Any) -> Process:
         manifest = tmp_path / "pair.yaml"
         manifest.write_text(text)
-        processes.append(Process(manifest, free_ports(1)[0], *options, **more))
-        processes[-1].wait_live()
-        return processes[-1]
+        process = Process(manifest, free_ports(1)[0], *options, **more)
+        exit_stack.callback(process.child.communicate)
+        exit_stack.callback(process.child.kill)
+        process.wait_live()
+        return process
 
-    yield run
-    for process in processes:
-        process.child.kill()
-        process.child.communicate()
+    return run

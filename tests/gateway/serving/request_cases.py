@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from tests.support.polling import PATIENCE_S
+from tests.support.streams import DONE, events_of
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 TALK = "Summarize the call."
@@ -361,8 +362,7 @@ def _whole(response: httpx.Response, sent: Body | None) -> Answer:
 
 
 def _streamed(response: httpx.Response, sent: Body | None) -> Answer:
-    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
-    events = [json.loads(line) for line in lines if line != "[DONE]"]
+    events = [event for event in events_of(response.text) if event != DONE]
     assert not any("error" in event and event["error"] for event in events), response.text
     reasons: dict[int, str | None] = {}
     output_tokens = 0

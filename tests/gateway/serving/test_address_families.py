@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from tests.gateway.pair_manifest import chat, manifest_text
+from tests.support.command import SLIPSTREAM
 from tests.support.gateway_process import Process, wait_live
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import consecutive_ports
@@ -28,16 +30,9 @@ class Listening:
     def __init__(self, manifest: Path, ports: list[int], *options: str, before: tuple[str, ...] = ()) -> None:
         self.port, self.filter_port, self.admin_port = ports
         self._log = manifest.with_suffix(".log")
-        command = [*before, sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest)]
-        command += ["--host", "::", "--port", str(self.port), "--allow-anonymous"]
-        command += [
-            "--admin-host",
-            "::",
-            "--admin-port",
-            str(self.admin_port),
-            "--ext-proc",
-            f"[::]:{self.filter_port}",
-        ]
+        command = [*before, *SLIPSTREAM, "gateway", "-f", str(manifest), "--allow-anonymous"]
+        command += ["--host", "::", "--port", str(self.port), "--ext-proc", f"[::]:{self.filter_port}"]
+        command += ["--admin-host", "::", "--admin-port", str(self.admin_port)]
         with self._log.open("w") as log:
             self.child = subprocess.Popen([*command, *options], stdout=log, stderr=log)
 
@@ -56,20 +51,19 @@ def accepts(host: str, port: int) -> bool:
 
 
 @pytest.fixture
-def listen(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Listening]]:
+def listen(tmp_path: Path, free_ports: Callable[[int], list[int]], exit_stack: ExitStack) -> Callable[..., Listening]:
     """Starts gateways; all are killed after the test."""
-    found: list[Listening] = []
 
     def run(text: str, *options: str, **more: Any) -> Listening:
-        manifest = tmp_path / f"pair-{len(found)}.yaml"
+        ports = [*free_ports(2), consecutive_ports(2)[0]]
+        manifest = tmp_path / f"pair-{ports[0]}.yaml"
         manifest.write_text(text)
-        found.append(Listening(manifest, [*free_ports(2), consecutive_ports(2)[0]], *options, **more))
-        return found[-1]
+        gateway = Listening(manifest, ports, *options, **more)
+        exit_stack.callback(gateway.child.wait)
+        exit_stack.callback(gateway.child.kill)
+        return gateway
 
-    yield run
-    for gateway in found:
-        gateway.child.kill()
-        gateway.child.wait()
+    return run
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

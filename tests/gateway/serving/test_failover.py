@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,17 +13,13 @@ from slipstream_core.settings import Deadlines, HealthSettings
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S
 from tests.support.ports import dead_url
+from tests.support.streams import events_of
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 
 
 def post(url: str, body: dict[str, Any], **options: Any) -> httpx.Response:
     return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE_S, **options)
-
-
-def events_of(response: httpx.Response) -> list[Any]:
-    lines = [line[6:] for line in response.text.split("\n\n") if line]
-    return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -97,7 +92,7 @@ def test_stream_that_breaks_ends_with_an_error_event_and_is_not_repeated(
     first, second = openai_server(), openai_server()
     served = gateway(manifest_text([first.url, second.url]))
     response = post(served.url, chat(script, stream=True))
-    events = events_of(response)
+    events = events_of(response.text)
     assert response.status_code == 200
     texts = [choice["delta"].get("content") for event in events[:-1] for choice in event["choices"]]
     assert [text for text in texts if text] == ["w0 ", "w1 ", "w2 "]
@@ -126,11 +121,11 @@ def test_deadlines_end_slow_starts_and_silent_streams(
     with ThreadPoolExecutor(len(bodies)) as pool:
         slow, silent, whole, endless = pool.map(lambda body: post(served.url, body), bodies)
     assert (slow.status_code, slow.json()["error"]["code"]) == (504, "upstream_timeout")
-    interrupted = events_of(silent)[-1]
+    interrupted = events_of(silent.text)[-1]
     assert interrupted["error"]["code"] == "stream_interrupted"
     assert "next chunk" in interrupted["error"]["message"]
     assert whole.status_code == 504
-    assert events_of(endless)[-1]["error"]["code"] == "upstream_timeout"
+    assert events_of(endless.text)[-1]["error"]["code"] == "upstream_timeout"
 
 
 def test_streams_that_go_silent_take_their_server_out(
@@ -142,7 +137,7 @@ def test_streams_that_go_silent_take_their_server_out(
     body = chat("tokens=3 gap=30", stream=True)
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda _: post(served.url, body, headers=SPECULATE), range(6)))
-    assert all(events_of(answer)[-1]["error"]["code"] == "stream_interrupted" for answer in answers)
+    assert all(events_of(answer.text)[-1]["error"]["code"] == "stream_interrupted" for answer in answers)
     after = post(served.url, chat("tokens=1"), headers=SPECULATE)
     assert after.headers["x-slipstream-reason"] == "speculative_unavailable"
     assert served.metric("slipstream_upstream_errors_total", error="UpstreamTimeout") == 6

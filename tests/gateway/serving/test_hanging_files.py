@@ -10,8 +10,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +27,7 @@ from slipstream_gateway.sources.cluster.snapshot import read_snapshot
 from slipstream_tools.cli import main
 
 from tests.gateway.pair_manifest import chat, manifest_text
+from tests.support.command import run_slipstream
 from tests.support.gateway_process import Process
 from tests.support.hanging_files import leased, replace_by_fifo
 from tests.support.polling import PATIENCE_S, eventually
@@ -83,9 +82,8 @@ def test_a_fifo_stops_a_start_with_one_line_that_names_it(
 def test_a_manifest_that_cannot_be_opened_stops_a_start_within_the_deadline(tmp_path: Path) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_bytes(EMBEDDED_MANIFEST.read_bytes())
-    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", "0"]
     with leased(manifest):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        done = run_slipstream("gateway", "-f", str(manifest), "--port", "0")
     assert (done.returncode, done.stderr) == (2, f"slipstream: error: {manifest}: cannot be read: {LATE}\n")
 
 

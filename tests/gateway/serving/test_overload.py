@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from slipstream_core.settings import HealthSettings, Limits, OverloadSettings
 
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
+from tests.support.streams import events_of
 
 REFUSED = "slipstream_rejections_total"
 SPECULATE = {"x-slipstream-mode": "speculative"}
@@ -76,8 +76,7 @@ def test_deadline_ends_a_stream_with_an_error_event_and_its_work_upstream(gatewa
     server = openai_server()
     served = gateway(manifest_text([server.url]))
     answer = post(served.url, chat("tokens=99999 gap=0.05", stream=True), x_request_timeout="3")
-    events = [line[6:] for line in answer.text.split("\n\n") if line]
-    assert json.loads(events[-1])["error"]["code"] == "deadline_exceeded"
+    assert events_of(answer.text)[-1]["error"]["code"] == "deadline_exceeded"
     assert server.cancelled.wait(PATIENCE_S)
 
 

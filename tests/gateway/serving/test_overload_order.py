@@ -6,7 +6,7 @@ Speculation goes before requests do: drafts shrink, then there are none, then lo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,30 +16,15 @@ import pytest
 from slipstream_core.settings import AccessSettings, Limits, OverloadSettings
 
 from tests.gateway.key_file import Keys
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import PATIENCE_S, eventually
 
 PLACES = 20
 # Both arms are full of what the other does not do: plain streams that never end, and short answers with drafts.
-MANIFEST = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: acme
-  maxDraftTokens: 4
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, model: acme, endpoints: ["{plain}"]}}
-      speculative: {{protocol: triton, model: embedded, endpoints: ["grpc://{triton}"]}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: pair}}
-spec:
-  {{pair: pair, allowClientMode: true, decision: rules, minOutputTokens: 1, maxRareTokenShare: 1, holdBackShare: 0,
-   adaptiveDraftLength: false}}
-"""
+POLICY = (
+    ", allowClientMode: true, decision: rules, minOutputTokens: 1, maxRareTokenShare: 1, holdBackShare: 0,"
+    " adaptiveDraftLength: false"
+)
 SUMMARIZE = (
     "Summarize the call for the CRM: reason, agent actions, outcome, next step.\n\nCustomer: My invoice is wrong."
 )
@@ -100,19 +85,23 @@ class Stand:
 
 @pytest.fixture
 def stand(
-    gateway: Callable[..., Any], openai_server: Callable[..., Any], triton_endpoint: str, tmp_path: Path
-) -> Iterator[Stand]:
+    gateway: Callable[..., Any],
+    openai_server: Callable[..., Any],
+    triton_endpoint: str,
+    tmp_path: Path,
+    exit_stack: contextlib.ExitStack,
+) -> Stand:
     file = Keys(tmp_path / "keys.json")
     keys = {"normal": file.create(), "low": file.create("--priority", "low"), "admin": file.create("--admin")}
+    triton = arm(f"grpc://{triton_endpoint}", model="embedded", protocol="triton")
     served = gateway(
-        MANIFEST.format(plain=openai_server().url, triton=triton_endpoint),
+        pair_yaml(external(arm(openai_server().url), triton), "maxDraftTokens: 4", policy=POLICY),
         access=AccessSettings(keys=file.path),
         limits=Limits(max_in_flight=PLACES, max_queued=2, queue_timeout_s=PATIENCE_S),
         overload=OverloadSettings(adaptive=False),
     )
     served.headers["authorization"] = f"Bearer {keys['admin']}"
-    with contextlib.ExitStack() as stack:
-        yield Stand(served, keys, stack)
+    return Stand(served, keys, exit_stack)
 
 
 def test_as_load_rises_drafts_shrink_then_end_then_low_priority_waits_then_it_is_refused(stand: Stand) -> None:

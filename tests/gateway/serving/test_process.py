@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,13 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold, release
+from tests.support.command import SLIPSTREAM, run_slipstream
 from tests.support.gateway_process import Process, is_refused, read_all, stream, workers_of
+from tests.support.metrics import total
 from tests.support.polling import PATIENCE_S, eventually
 
 CLIENTS = 10
 JSON_TYPE = {"content-type": "application/json"}
-NO_VARIABLES: Mapping[str, str] = {}
 
 
 @contextlib.contextmanager
@@ -195,7 +195,7 @@ def test_every_line_of_a_log_for_collectors_is_an_object(
 def test_an_end_has_its_reason_in_the_log_for_collectors(tmp_path: Path) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text("kind: Nonsense\n")
-    [line] = run_cli("gateway", "-f", str(manifest), "--log-format", "json").stderr.splitlines()
+    [line] = run_slipstream("gateway", "-f", str(manifest), "--log-format", "json").stderr.splitlines()
     told = json.loads(line)
     assert told["level"] == "error"
     assert told["message"].startswith("slipstream: error: pair.yaml: document 1: kind")
@@ -210,12 +210,10 @@ def test_workers_share_the_port_and_each_has_metrics_of_its_own(
         response = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=PATIENCE_S)
         assert response.status_code == 200
 
-    def total(admin: str) -> float:
-        text = httpx.get(f"{admin}/metrics", timeout=PATIENCE_S).text
-        rows = [line for line in text.splitlines() if line.startswith("slipstream_requests_total")]
-        return sum(float(row.rpartition(" ")[2]) for row in rows)
+    def answered(admin: str) -> float:
+        return total(httpx.get(f"{admin}/metrics", timeout=PATIENCE_S).text, "slipstream_requests_total")
 
-    eventually(lambda: sum(map(total, process.admin_urls)) == 12.0, "twelve requests in the metrics of both")
+    eventually(lambda: sum(map(answered, process.admin_urls)) == 12.0, "twelve requests in the metrics of both")
     assert httpx.get(f"{process.url}/metrics", timeout=PATIENCE_S).status_code == 404
     workers = family.children(recursive=True)
     process.child.send_signal(signal.SIGTERM)
@@ -284,17 +282,11 @@ def test_endless_head_is_refused(start: Callable[..., Process], openai_server: C
     assert httpx.get(f"{process.url}/health/live", headers={"x": "y" * 60000}, timeout=PATIENCE_S).status_code == 200
 
 
-def run_cli(*arguments: str, env: Mapping[str, str] = NO_VARIABLES) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "slipstream_tools.cli", *arguments]
-    environment = {**os.environ, **env}
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
-
-
 def test_port_in_use_is_one_line(openai_server: Callable[..., Any], tmp_path: Path) -> None:
     server = openai_server()
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text([server.url]))
-    done = run_cli("gateway", "-f", str(manifest), "--port", str(server.port))
+    done = run_slipstream("gateway", "-f", str(manifest), "--port", str(server.port))
     assert done.returncode == 1
     assert done.stderr == f"slipstream: error: cannot listen on 127.0.0.1:{server.port}: Address already in use.\n"
 
@@ -306,7 +298,7 @@ def test_port_in_use_is_one_line(openai_server: Callable[..., Any], tmp_path: Pa
 def test_unavailable_socket_file_of_the_filter_is_one_line(tmp_path: Path, address: str, reason: str) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
-    done = run_cli("extproc", "-f", str(manifest), "--port", "0", "--ext-proc", address)
+    done = run_slipstream("extproc", "-f", str(manifest), "--port", "0", "--ext-proc", address)
     assert done.returncode == 1
     assert done.stderr.endswith(f"\nslipstream: error: cannot listen on {address}: {reason}.\n")
 
@@ -335,7 +327,7 @@ def test_unavailable_socket_file_of_the_filter_is_one_line(tmp_path: Path, addre
     ],
 )
 def test_known_errors_are_one_clear_line(arguments: list[str], code: int, part: str) -> None:
-    done = run_cli(*arguments)
+    done = run_slipstream(*arguments)
     assert done.returncode == code
     assert part in done.stderr
     assert "Traceback" not in done.stderr
@@ -344,17 +336,17 @@ def test_known_errors_are_one_clear_line(arguments: list[str], code: int, part: 
 def test_bad_manifest_and_bad_endpoint_are_named(tmp_path: Path) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text("kind: Nonsense\n")
-    bad = run_cli("gateway", "-f", str(manifest))
+    bad = run_slipstream("gateway", "-f", str(manifest))
     assert (bad.returncode, "kind" in bad.stderr, "Traceback" in bad.stderr) == (2, True, False)
     manifest.write_text(manifest_text(["http://127.0.0.1:1"]))
-    unknown = run_cli("gateway", "-f", str(manifest), "--endpoint", "other=grpc://127.0.0.1:1")
+    unknown = run_slipstream("gateway", "-f", str(manifest), "--endpoint", "other=grpc://127.0.0.1:1")
     assert unknown.returncode == 2
     assert "no ModelPair 'other'" in unknown.stderr
-    wrong = run_cli("gateway", "-f", str(manifest), "--endpoint", "pair=grpc://127.0.0.1:1")
+    wrong = run_slipstream("gateway", "-f", str(manifest), "--endpoint", "pair=grpc://127.0.0.1:1")
     assert wrong.returncode == 2
     assert "--endpoint pair=…: the address must be http://host:port" in wrong.stderr
     manifest.write_text(manifest_text(["http://host\\x:80"]))
-    address = run_cli("gateway", "-f", str(manifest))
+    address = run_slipstream("gateway", "-f", str(manifest))
     assert address.returncode == 2
     assert len(address.stderr.splitlines()) == 1
     assert "ModelPair/pair: spec.engine.arms.plain.endpoints[0]: must be http://host:port" in address.stderr
@@ -364,7 +356,7 @@ def test_a_variable_that_holds_no_api_key_is_named(tmp_path: Path) -> None:
     manifest = tmp_path / "pair.yaml"
     text = manifest_text(["http://127.0.0.1:1"]).replace("protocol: openai", "protocol: openai, apiKeyEnv: A_KEY", 1)
     manifest.write_text(text)
-    refused = run_cli("gateway", "-f", str(manifest), env={"A_KEY": "sk-one\nsk-two\n"})
+    refused = run_slipstream("gateway", "-f", str(manifest), env={"A_KEY": "sk-one\nsk-two\n"})
     assert refused.returncode == 2
     [line] = refused.stderr.splitlines()
     assert "ModelPair/pair: spec.engine.arms.plain.apiKeyEnv: the environment variable A_KEY is no API key" in line
@@ -374,7 +366,7 @@ def test_a_variable_that_holds_no_api_key_is_named(tmp_path: Path) -> None:
 def test_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     body = tmp_path / "body.json"
     body.write_text(json.dumps({"model": "slipstream-embedded", "prompt": "Hello there"}))
-    command = [sys.executable, "-m", "slipstream_tools.cli", "route", str(body)]
+    command = [*SLIPSTREAM, "route", str(body)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
     child.stdout.close()

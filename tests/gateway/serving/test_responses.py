@@ -27,11 +27,6 @@ def ask(url: str, script: str, **more: Any) -> Any:
 
 
 @pytest.fixture
-def upstream(openai_server: Callable[..., Any]) -> Any:
-    return openai_server()
-
-
-@pytest.fixture
 def served(gateway: Callable[..., Any], upstream: Any) -> Any:
     """One server behind both arms: the only place where a response could be kept."""
     return gateway(manifest_text([upstream.url], [upstream.url], upstream_model="org/acme-7b", policy=POLICY))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,22 +11,13 @@ from slipstream_core.settings import Deadlines
 
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
+from tests.support.streams import events_of, text_of
 
 TEXT = ", resume: text"
 
 
 def post(url: str, body: dict[str, Any], path: str = "chat/completions") -> httpx.Response:
     return httpx.post(f"{url}/v1/{path}", json=body, timeout=PATIENCE_S)
-
-
-def events_of(response: httpx.Response) -> list[Any]:
-    lines = [line[6:] for line in response.text.split("\n\n") if line]
-    return [line if line == "[DONE]" else json.loads(line) for line in lines]
-
-
-def text_of(events: list[Any]) -> str:
-    chunks = [event for event in events if event != "[DONE]" and "choices" in event]
-    return "".join(c["delta"].get("content") or "" for chunk in chunks for c in chunk["choices"])
 
 
 @pytest.fixture
@@ -53,7 +43,7 @@ def test_stream_goes_on_by_its_text_as_one_stream(pair: Any) -> None:
     body = chat("tokens=9 die=3", stream=True, max_tokens=20, stream_options={"include_usage": True})
     response = post(served.url, body)
     assert response.headers["x-slipstream-resumable"] == "true"
-    events = events_of(response)
+    events = events_of(response.text)
     assert events[-1] == "[DONE]"
     first, second = requests_of(servers)
     assert "continue_final_message" not in first
@@ -84,7 +74,7 @@ def test_stream_goes_on_by_its_text_as_one_stream(pair: Any) -> None:
 )
 def test_stream_that_would_not_go_on_exactly_ends_with_an_error(pair: Any, policy: str, more: dict[str, Any]) -> None:
     served, servers = pair(policy)
-    events = events_of(post(served.url, chat("tokens=9 die=3", stream=True, **more)))
+    events = events_of(post(served.url, chat("tokens=9 die=3", stream=True, **more)).text)
     assert text_of(events) == "w0 w1 w2 "
     assert events[-1]["error"]["code"] == "stream_interrupted"
     assert sum(len(server.requests) for server in servers) == 1
@@ -99,7 +89,7 @@ def test_stream_that_falls_silent_goes_on_and_the_silent_call_is_cancelled(
     manifest = manifest_text([silent.url, other.url], policy=TEXT)
     served = gateway(manifest, deadlines=Deadlines(connect_s=PATIENCE_S, stall_s=2.0))
     for _ in range(2):  # they take turns
-        events = events_of(post(served.url, chat("tokens=2", stream=True)))
+        events = events_of(post(served.url, chat("tokens=2", stream=True)).text)
         assert (text_of(events), events[-1]) == ("w0 w1 ", "[DONE]")
     assert silent.cancelled.wait(PATIENCE_S)
     assert served.metric("slipstream_resumed_total", cause="stalled", result="resumed") == 1
@@ -113,7 +103,7 @@ def test_deadline_ends_a_stream_that_looks_for_a_server(
     slow.slow_s = 60.0
     headers = {"x-slipstream-mode": "speculative", "x-request-timeout": "4"}
     url, body = f"{served.url}/v1/chat/completions", chat("tokens=9 die=3", stream=True)
-    events = events_of(httpx.post(url, json=body, headers=headers, timeout=PATIENCE_S))
+    events = events_of(httpx.post(url, json=body, headers=headers, timeout=PATIENCE_S).text)
     assert text_of(events[:-1]) == "w0 w1 w2 "
     assert events[-1]["error"]["code"] == "deadline_exceeded"
     assert slow.cancelled.wait(PATIENCE_S)
@@ -124,5 +114,5 @@ def test_server_that_tells_its_failure_within_the_stream_is_left_and_its_error_i
     served, _ = pair()
     response = post(served.url, chat("tokens=4 fail=2", stream=True))
     assert "scripted failure" not in response.text
-    assert text_of(events_of(response)) == "w0 w1 " + "w0 w1 w2 "
+    assert text_of(events_of(response.text)) == "w0 w1 " + "w0 w1 w2 "
     assert served.metric("slipstream_resumed_total", cause="upstream_failed", result="resumed") == 1

@@ -14,6 +14,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.settings import Deadlines, HealthSettings, OverloadSettings
 
 from tests.support.breaking_network import Cut
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import PATIENCE_S
 
 CONNECT_S = 15.0
@@ -23,26 +24,6 @@ UNMOVED: Any = dict.fromkeys(("unreachable_in_a_row", "failed_in_a_row", "min_re
 # Neither load nor faults change what is decided: a sampled answer with fewer drafts is another one.
 STEADY: Any = {"overload": OverloadSettings(adaptive=False), "health": HealthSettings(**UNMOVED)}
 CASES = settings(max_examples=16, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-
-
-MIXED = """
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: mixed}}
-spec:
-  model: mixed
-  maxDraftTokens: 4
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, model: mixed, endpoints: ["{plain}"]}}
-      speculative: {{protocol: triton, model: embedded, endpoints: ["grpc://127.0.0.1:{port}"]}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: mixed}}
-spec: {{pair: mixed, allowClientMode: true}}
-"""
 
 
 class Answer(NamedTuple):
@@ -191,7 +172,15 @@ def test_stream_never_goes_on_at_a_server_of_another_protocol(
 ) -> None:
     """What is noted of it says nothing to that one: it would begin anew, and the client have the text twice."""
     plain = openai_server()
-    served = gateway(MIXED.format(plain=plain.url, port=stand.network.ports[0]))
+    triton = arm(f"grpc://127.0.0.1:{stand.network.ports[0]}", model="embedded", protocol="triton")
+    mixed = pair_yaml(
+        external(arm(plain.url, model="mixed"), triton),
+        "maxDraftTokens: 4",
+        name="mixed",
+        model="mixed",
+        policy=", allowClientMode: true",
+    )
+    served = gateway(mixed)
     request = {"model": "mixed", "mode": "speculative", "temperature": 0, "max_tokens": 120}
     stand.network.plan()
     whole = ask(served.url, **request)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.support.polling import PATIENCE_S, eventually
@@ -16,19 +13,12 @@ from tests.support.redis_server import RedisServer
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
 
 
-@pytest.fixture
-def redis_server(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path, free_ports(1)[0])
-    yield server
-    server.kill()
-
-
 def test_gateways_learn_from_each_other_and_go_on_without_redis(
-    gateway: Any, openai_server: Any, redis_server: RedisServer
+    gateway: Any, openai_server: Any, redis: RedisServer
 ) -> None:
     plain, speculative = openai_server(), openai_server()
     text = manifest_text([plain.url], [speculative.url], policy=", holdBackShare: 0")
-    one, other = (gateway(text, redis_url=redis_server.url) for _ in range(2))
+    one, other = (gateway(text, redis_url=redis.url) for _ in range(2))
 
     def send(to: Any) -> None:
         answer = httpx.post(f"{to.url}/v1/chat/completions", json=chat(f"{SUMMARY} tokens=3"), timeout=PATIENCE_S)
@@ -45,7 +35,7 @@ def test_gateways_learn_from_each_other_and_go_on_without_redis(
     eventually(lambda: other.metric("slipstream_store_received_total") == 5)
     assert one.metric("slipstream_store_received_total") == 0
 
-    redis_server.kill()
+    redis.kill()
     eventually(lambda: other.metric("slipstream_store_connected") == 0)
     for _ in range(5):
         send(other)

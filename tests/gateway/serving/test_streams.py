@@ -17,11 +17,6 @@ from tests.support.gateway_process import stream
 from tests.support.polling import PATIENCE_S, eventually
 
 
-@pytest.fixture
-def upstream(openai_server: Callable[..., Any]) -> Any:
-    return openai_server()
-
-
 @pytest.mark.parametrize("script", ["tokens=1000 gap=0.05", "tokens=2 gap=30"])
 def test_upstream_is_cancelled_when_the_client_leaves(gateway: Callable[..., Any], upstream: Any, script: str) -> None:
     served = gateway(manifest_text([upstream.url]))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slipstream_core.observation import Observation
+from slipstream_core.redis.redis_limits import RedisLimits
 from slipstream_core.redis.redis_store import RedisStore
 
 from tests.support.network import Network
+from tests.support.polling import PATIENCE_S, soon
 from tests.support.redis_server import RedisServer
 
 
@@ -36,43 +38,56 @@ class Replica:
         await self.store.aclose()
 
 
+@contextlib.asynccontextmanager
+async def gateways(url: str, number: int, **options: Any) -> AsyncIterator[list[RedisLimits]]:
+    """That many gateways' limits, each by a connection of its own."""
+    found = [RedisLimits(url, **{"exchange_s": PATIENCE_S, **options}) for _ in range(number)]
+    tasks = [asyncio.create_task(one.run()) for one in found]
+    try:
+        await soon(lambda: all(one.connected for one in found))
+        yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(one.aclose() for one in found))
+
+
 @pytest.fixture
-def redis_server(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., RedisServer]]:
+def redis_server(
+    tmp_path: Path, free_ports: Callable[[int], list[int]], exit_stack: contextlib.ExitStack
+) -> Callable[..., RedisServer]:
     """Starts servers with options of redis-server; all are ended after the test."""
-    servers: list[RedisServer] = []
 
     def start(*options: str) -> RedisServer:
-        folder = tmp_path / f"redis{len(servers)}"
-        folder.mkdir()
-        servers.append(RedisServer(folder, free_ports(1)[0], *options))
-        return servers[-1]
+        [port] = free_ports(1)
+        (folder := tmp_path / f"redis{port}").mkdir()
+        server = RedisServer(folder, port, *options)
+        exit_stack.callback(server.stop)
+        return server
 
-    yield start
-    for server in servers:
-        server.stop()
+    return start
 
 
 @pytest.fixture
-async def replica() -> AsyncIterator[Callable[..., Replica]]:
+async def replica(async_exit_stack: contextlib.AsyncExitStack) -> Callable[..., Replica]:
     """Starts stores that follow the pair `acme`, quicker than by default; all are stopped after the test."""
-    replicas: list[Replica] = []
 
     def start(url: str, *, pairs: tuple[str, ...] = ("acme",), **options: Any) -> Replica:
         quick = {"interval_s": 0.05, "most_backoff_s": 0.2, **options}
-        replicas.append(Replica(RedisStore(url, pairs=lambda: pairs, **quick)))
-        return replicas[-1]
+        started = Replica(RedisStore(url, pairs=lambda: pairs, **quick))
+        async_exit_stack.push_async_callback(started.stop)
+        return started
 
-    yield start
-    await asyncio.gather(*(one.stop() for one in replicas))
+    return start
 
 
 @pytest.fixture
-def proxy() -> Iterator[Callable[..., tuple[Network, str]]]:
+def proxy(exit_stack: contextlib.ExitStack) -> Callable[..., tuple[Network, str]]:
     """Starts networks before a Redis; all are stopped after the test."""
-    with contextlib.ExitStack() as networks:
 
-        def start(to_port: int, **options: Any) -> tuple[Network, str]:
-            network = networks.enter_context(Network(to_port, **options))
-            return network, f"redis://127.0.0.1:{network.port}/0"
+    def start(to_port: int, **options: Any) -> tuple[Network, str]:
+        network = exit_stack.enter_context(Network(to_port, **options))
+        return network, f"redis://127.0.0.1:{network.port}/0"
 
-        yield start
+    return start

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Use
 from slipstream_core.redis.limit_usage import RedisUsage
-from slipstream_core.redis.redis_limits import RedisLimits
 
+from tests.gateway.stores.conftest import gateways
 from tests.support.polling import PATIENCE_S, soon
 from tests.support.redis_server import RedisServer
 
@@ -26,27 +25,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipstream_core.redis.limit_usage._ANSWERS_S", PATIENCE_S)
 
 
-@pytest.fixture
-def server(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[RedisServer]:
-    running = RedisServer(tmp_path, free_ports(1)[0])
-    yield running
-    running.stop()
-
-
-@contextlib.asynccontextmanager
-async def granting(url: str) -> AsyncIterator[RedisLimits]:
-    """Limits of a gateway that talks to Redis."""
-    limits = RedisLimits(url, exchange_s=PATIENCE_S)
-    task = asyncio.create_task(limits.run())
-    try:
-        await soon(lambda: limits.connected, "a connection")
-        yield limits
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await limits.aclose()
-
-
 @contextlib.asynccontextmanager
 async def reading(url: str) -> AsyncIterator[RedisUsage]:
     usage = RedisUsage(url)
@@ -56,8 +34,8 @@ async def reading(url: str) -> AsyncIterator[RedisUsage]:
         await usage.aclose()
 
 
-async def test_it_is_what_other_gateways_granted(server: RedisServer) -> None:
-    async with granting(server.url) as limits, reading(server.url) as usage:
+async def test_it_is_what_other_gateways_granted(redis: RedisServer) -> None:
+    async with gateways(redis.url, 1) as (limits,), reading(redis.url) as usage:
         grant = await limits.admit("used", LIMITS, Charge(30_000, 250_000_000))
         assert isinstance(grant, Grant)
         found = await usage.read([("used", LIMITS), ("never", LIMITS), ("used", Limits(concurrent=1))])
@@ -74,16 +52,16 @@ async def test_it_is_what_other_gateways_granted(server: RedisServer) -> None:
         assert found[0].nano_usd == 10
 
 
-async def test_it_is_not_known_while_redis_is_away_and_again_when_it_is_back(server: RedisServer) -> None:
-    async with reading(server.url) as usage:
+async def test_it_is_not_known_while_redis_is_away_and_again_when_it_is_back(redis: RedisServer) -> None:
+    async with reading(redis.url) as usage:
         assert await usage.read([("never", LIMITS)]) == [InUse()]
-        server.stop()
+        redis.stop()
         assert await usage.read([("never", LIMITS)]) is None
-        server.start()
+        redis.start()
         await soon(lambda: usage.read([("never", LIMITS)]), "an answer of Redis")
 
 
-async def test_several_may_ask_at_once(server: RedisServer) -> None:
-    async with reading(server.url) as usage:
+async def test_several_may_ask_at_once(redis: RedisServer) -> None:
+    async with reading(redis.url) as usage:
         found = await asyncio.gather(*(usage.read([("never", LIMITS)] * count) for count in range(1, 6)))
         assert found == [[InUse()] * count for count in range(1, 6)]

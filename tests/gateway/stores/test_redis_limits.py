@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +17,11 @@ from slipstream_core.redis.limit_scripts import EPOCH_S, leases_key, limits_key
 from slipstream_core.redis.limit_usage import RedisUsage
 from slipstream_core.redis.redis_limits import RedisLimits
 
+from tests.gateway.stores.conftest import gateways
 from tests.support.polling import PATIENCE_S, soon
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
-
-
-@contextlib.asynccontextmanager
-async def gateways(url: str, number: int, **options: Any) -> AsyncIterator[list[RedisLimits]]:
-    """That many gateways' limits, each by a connection of its own."""
-    found = [RedisLimits(url, **{"exchange_s": PATIENCE_S, **options}) for _ in range(number)]
-    tasks = [asyncio.create_task(one.run()) for one in found]
-    try:
-        await soon(lambda: all(one.connected for one in found))
-        yield found
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(one.aclose() for one in found))
 
 
 @pytest.fixture(scope="module")

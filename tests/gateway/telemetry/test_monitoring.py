@@ -24,10 +24,9 @@ from slipstream_operator.reconcile.reasons import Reason as ConditionReason
 
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards, files
 from docs.generate.exposed import all_series
+from tests.support.manifests import JSON
 from tests.support.promql import faults
 from tests.support.vllm_series import series_in_a_cluster
-
-JSON = dict[str, Any]
 
 PAGES = dashboards()
 RULES: list[JSON] = [

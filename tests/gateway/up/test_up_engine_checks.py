@@ -11,21 +11,11 @@ from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_che
 from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 
+from tests.support.manifests import pair_yaml
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import dead_url, lasting_ports
 
 UNVERIFIED = dict.fromkeys(("greedy_speculation", "sampled_speculation"), "engine_unverified")
-MANIFEST = """apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec: {{model: acme, maxDraftTokens: 4, engine: {{kind: vllm, model: acme, endpoints: ["{url}"]}}}}
-"""
-POLICY = """---
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {name: pair}
-spec: {pair: pair}
-"""
 
 
 class Gateway:
@@ -104,14 +94,15 @@ def test_it_ends_when_it_is_told_to() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("policy", "timeout_s", "words"),
-    [("", PATIENCE_S, "ModelPair/pair has no SpeculationPolicy"), (POLICY, 1.0, "not checked yet")],
+    [(None, PATIENCE_S, "ModelPair/pair has no SpeculationPolicy"), ("", 1.0, "not checked yet")],
     ids=["a pair that may not speculate", "a server that is down"],
 )
 def test_a_running_gateway_says_why_a_server_is_not_checked(
     tmp_path: Path, policy: str, timeout_s: float, words: str
 ) -> None:
     manifest = tmp_path / "pair.yaml"
-    manifest.write_text(MANIFEST.format(url=dead_url()) + policy)
+    engine = f'{{kind: vllm, model: acme, endpoints: ["{dead_url()}"]}}'
+    manifest.write_text(pair_yaml(engine, "maxDraftTokens: 4", policy=policy))
     [port] = lasting_ports(1)
     gateway = GatewayProcess(options=UpOptions(manifest=manifest, port=port, grpc_port=1), run_dir=tmp_path)
     try:

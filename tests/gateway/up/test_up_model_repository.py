@@ -19,24 +19,19 @@ from slipstream_tools.up.model_repository import write_repository
 from slipstream_tools.up.vllm_environment import VllmInstall
 from tritonclient.grpc import model_config_pb2
 
+from tests.support.manifests import pair_yaml
+
 APPLICATION = "application"
 OWN = "slipstream_engine.openai.hosted:application"
 VLLM = "slipstream_engine.vllm_engine.hosted:application"
-PAIR = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: {name}}}
-spec:
-  model: client-{name}
-  target: {{source: '{target}'}}
-  draft: {{kind: {kind}}}
-  maxDraftTokens: 5
-  engine: {{kind: slipstream, maxConcurrency: 3, dtype: bfloat16{more}}}
-"""
 
 
-def _pair(name: str, target: str = "embedded:target", kind: str = "ngram", more: str = "") -> ModelPair:
-    [pair] = parse(PAIR.format(name=name, target=target, kind=kind, more=more), name="test.yaml")
+def _pair(
+    name: str, target: str = "embedded:target", kind: str = "ngram", more: str = "", engine: str = ""
+) -> ModelPair:
+    fields = (f"target: {{source: '{target}'}}", f"draft: {{kind: {kind}}}", "maxDraftTokens: 5")
+    engine = engine or f"{{kind: slipstream, maxConcurrency: 3, dtype: bfloat16{more}}}"
+    [pair] = parse(pair_yaml(engine, *fields, name=name, model=f"client-{name}"), name="test.yaml")
     assert isinstance(pair, ModelPair)
     return pair
 
@@ -72,13 +67,7 @@ def test_the_documentation_names_the_tensors_and_the_applications() -> None:
 
 
 def test_vllm_gets_its_command_line_and_an_environment_of_its_own(tmp_path: Path) -> None:
-    [pair] = parse(
-        PAIR.format(name="v", target="embedded:target", kind="ngram", more="").replace(
-            "{kind: slipstream, maxConcurrency: 3, dtype: bfloat16}", "{kind: vllm, serving: triton}"
-        ),
-        name="test.yaml",
-    )
-    assert isinstance(pair, ModelPair)
+    pair = _pair("v", engine="{kind: vllm, serving: triton}")
     with pytest.raises(CommandError, match=r"ModelPair/v: spec\.engine: vLLM is not installed here"):
         write_repository([pair], manifest_folder=tmp_path, folder=tmp_path / "models")
     install = VllmInstall(

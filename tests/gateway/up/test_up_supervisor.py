@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -71,16 +72,13 @@ class Supervised:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[[], Supervised]]:
-    made: list[Supervised] = []
-
+def make(tmp_path: Path, exit_stack: ExitStack) -> Callable[[], Supervised]:
     def supervised() -> Supervised:
-        made.append(Supervised(tmp_path))
-        return made[-1]
+        made = Supervised(tmp_path)
+        exit_stack.callback(made.server.child.stop, timeout_s=10.0)
+        return made
 
-    yield supervised
-    for one in made:
-        one.server.child.stop(timeout_s=10.0)
+    return supervised
 
 
 def test_a_server_that_ends_is_started_again_at_once_and_its_children_are_gone(

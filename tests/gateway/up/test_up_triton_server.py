@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -28,20 +29,17 @@ def ports(free_ports: Callable[[int], list[int]]) -> TritonPorts:
 
 
 @pytest.fixture
-def start(tmp_path: Path, ports: TritonPorts) -> Iterator[Callable[[], TritonServer]]:
-    started: list[TritonServer] = []
-
+def start(tmp_path: Path, ports: TritonPorts, exit_stack: ExitStack) -> Callable[[], TritonServer]:
     def start() -> TritonServer:
         table = load_file(EMBEDDED_MANIFEST)
         repository = write_repository(
             local_pairs(table), manifest_folder=table.folder, folder=tmp_path / "model_repository"
         )
-        started.append(TritonServer(model_repository=repository, run_dir=tmp_path, ports=ports))
-        return started[-1]
+        server = TritonServer(model_repository=repository, run_dir=tmp_path, ports=ports)
+        exit_stack.callback(server.stop)
+        return server
 
-    yield start
-    for server in started:
-        server.stop()
+    return start
 
 
 def test_a_server_that_was_starved_is_started_again(start: Callable[[], TritonServer]) -> None:

@@ -16,17 +16,7 @@ from slipstream_tools.up.servers import local_pairs, with_ports
 from slipstream_tools.up.vllm_arguments import check_argument
 from slipstream_tools.up.vllm_pairs import launch_of, vllm_pairs
 
-PAIR = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: mine}}
-spec:
-  model: mine
-  target: {{source: {target}}}
-  draft: {draft}
-  maxDraftTokens: 5
-  engine: {engine}
-"""
+from tests.support.manifests import pair_yaml
 
 ENGINE_LOG = """\
 (APIServer pid=1) WARNING 11-22 20:17:49 [system_utils.py:255] fd limit errors like `OSError: [Errno 24] Too many`
@@ -47,7 +37,8 @@ api_server.py: error: unrecognized arguments: --nonsense
 
 
 def _pair(draft: str, target: str = "embedded:target", engine: str = "{kind: vllm}") -> ModelPair:
-    [pair] = parse(PAIR.format(target=target, draft=draft, engine=engine), name="test.yaml")
+    fields = (f"target: {{source: {target}}}", f"draft: {draft}", "maxDraftTokens: 5")
+    [pair] = parse(pair_yaml(engine, *fields, name="mine", model="mine"), name="test.yaml")
     assert isinstance(pair, ModelPair)
     return pair
 

@@ -5,7 +5,8 @@ does (`scripted_dialects`): the engines themselves need GPUs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import httpx
@@ -21,6 +22,7 @@ from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 from tests.gateway import scripted_dialects as scripted
 from tests.gateway.pair_manifest import chat
 from tests.support.polling import PATIENCE_S
+from tests.support.streams import whole_events_of
 
 pytestmark = pytest.mark.integration
 
@@ -45,25 +47,14 @@ class Served(NamedTuple):
 
 
 @pytest.fixture
-def serve_dialect(gateway: Callable[..., Any]) -> Iterator[Callable[[str], Served]]:
-    servers: list[scripted.ScriptedDialect] = []
-
+def serve_dialect(gateway: Callable[..., Any], exit_stack: ExitStack) -> Callable[[str], Served]:
     def start(dialect: str) -> Served:
         kind = scripted.DIALECTS[dialect]
-        plain, speculative = kind(speculates=False), kind(speculates=True)
-        servers.extend((plain, speculative))
+        plain, speculative = (exit_stack.enter_context(kind(speculates=drafts)) for drafts in (False, True))
         text = scripted.pair_text(dialect, plain=plain.url, speculative=speculative.url)
         return Served(gateway(text), plain, speculative)
 
-    yield start
-    for server in servers:
-        server.stop()
-
-
-def events(answer: httpx.Response) -> list[Json]:
-    data = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
-    assert data[-1] == "[DONE]"
-    return [json.loads(text) for text in data[:-1]]
+    return start
 
 
 @every_dialect
@@ -83,7 +74,7 @@ def test_drafts_of_a_stream_are_in_the_usage_that_the_client_requested(
     dialect: str, serve_dialect: Callable[[str], Served]
 ) -> None:
     served = serve_dialect(dialect)
-    found = events(served.post(chat("x", stream=True, stream_options={"include_usage": True})))
+    found = whole_events_of(served.post(chat("x", stream=True, stream_options={"include_usage": True})).text)
     text = "".join(choice["delta"].get("content") or "" for event in found for choice in event["choices"])
     assert text == ANSWER
     assert found[-1]["usage"]["completion_tokens_details"] == COUNTS
@@ -95,7 +86,7 @@ def test_stream_without_usage_has_the_events_of_the_answer_alone(
     dialect: str, serve_dialect: Callable[[str], Served]
 ) -> None:
     served = serve_dialect(dialect)
-    found = events(served.post(chat("x", stream=True)))
+    found = whole_events_of(served.post(chat("x", stream=True)).text)
     assert all(event["choices"] and not event.get("usage") and "sglext" not in event for event in found)
     assert served.gateway.metric("slipstream_accepted_tokens_total") == scripted.ACCEPTED
     assert served.gateway.metric("slipstream_drafted_tokens_total") == scripted.STEPS * scripted.DRAFT_TOKENS
@@ -115,7 +106,7 @@ def test_plain_answers_are_not_asked_for_counts_and_have_none(
 def test_field_that_the_client_set_itself_stays_in_its_answer(serve_dialect: Callable[[str], Served]) -> None:
     served = serve_dialect("sglang")
     body = chat("x", stream=True, return_cached_tokens_details=True)
-    [extension] = [event["sglext"] for event in events(served.post(body)) if "sglext" in event]
+    [extension] = [event["sglext"] for event in whole_events_of(served.post(body).text) if "sglext" in event]
     assert extension == {"cached_tokens_details": {"device": 2, "host": 0}}
     body = chat("x", return_spec_tokens_details=True)
     answer = served.post(body).json()

@@ -14,14 +14,7 @@ from slipstream_gateway.upstreams.base import Drafting, Upstream
 from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 from slipstream_gateway.upstreams.pool import Batch, Pool, Replica
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
+from tests.support.clock import Clock
 
 FIRST_S, LONGEST_S = HealthSettings().first_ejection_s, HealthSettings().longest_ejection_s
 

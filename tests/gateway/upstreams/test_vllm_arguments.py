@@ -9,16 +9,13 @@ import httpx
 import pytest
 
 from tests.gateway.pair_manifest import chat, manifest_text
+from tests.support.manifests import pair_yaml
 from tests.support.polling import PATIENCE_S
 
-MANIFEST = """apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: acme
-  maxDraftTokens: 4
-  engine: {{kind: vllm, model: acme, endpoints: ["{vllm}"], plain: {{endpoints: ["{plain}"], model: acme}}}}
-"""
+
+def manifest(vllm: str, plain: str) -> str:
+    pools = f'endpoints: ["{vllm}"], plain: {{endpoints: ["{plain}"], model: acme}}'
+    return pair_yaml(f"{{kind: vllm, model: acme, {pools}}}", "maxDraftTokens: 4")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +38,7 @@ def test_the_gateways_arguments_are_refused_wherever_the_request_would_go(
     path: str,
 ) -> None:
     vllm, plain = openai_server(), openai_server()
-    running = gateway(MANIFEST.format(vllm=vllm.url, plain=plain.url))
+    running = gateway(manifest(vllm.url, plain.url))
     body = chat("tokens=1", vllm_xargs=xargs, **more)
     answer = httpx.post(f"{running.url}{path}", json=body, timeout=PATIENCE_S)
     assert answer.status_code == 400
@@ -55,7 +52,7 @@ def test_the_clients_own_arguments_reach_plain_servers(
     gateway: Callable[..., Any], openai_server: Callable[..., Any]
 ) -> None:
     vllm, plain = openai_server(), openai_server()
-    running = gateway(MANIFEST.format(vllm=vllm.url, plain=plain.url))
+    running = gateway(manifest(vllm.url, plain.url))
     body = chat("tokens=1", vllm_xargs={"own": 1}, logit_bias={"5": 1})
     assert httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=PATIENCE_S).status_code == 200
     assert plain.requests[0]["vllm_xargs"] == {"own": 1}

@@ -5,35 +5,20 @@ from __future__ import annotations
 import yaml
 from slipstream_engine.embedded import TARGET_DIR
 
-from tests.support.kube_client import JSON
+from tests.support.manifests import JSON, pair_yaml
 
 PATIENCE_S = 600.0  # vLLM shares the cores: a server's first check may exceed its 120 s, and begins again
 
-OBJECTS = f"""\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: support}}
-spec:
-  model: support
-  target: {{source: target}}
-  draft: {{kind: model, source: draft}}
-  maxDraftTokens: 4
-  engine:
-    kind: vllm
-    dtype: float32
-    maxModelLen: 512
-    maxNumSeqs: 8
-    arguments: [--enforce-eager]
-  serving:
-    gpus: 0
-    drainSeconds: 5
-    storage: {{claim: weights, mountPath: "{TARGET_DIR.parent}"}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: support}}
-spec: {{pair: support, allowClientMode: true, maxTemperature: 2, parityShare: 0}}
-"""
+OBJECTS = pair_yaml(
+    "{kind: vllm, dtype: float32, maxModelLen: 512, maxNumSeqs: 8, arguments: [--enforce-eager]}",
+    "target: {source: target}",
+    "draft: {kind: model, source: draft}",
+    "maxDraftTokens: 4",
+    f'serving: {{gpus: 0, drainSeconds: 5, storage: {{claim: weights, mountPath: "{TARGET_DIR.parent}"}}}}',
+    name="support",
+    model="support",
+    policy=", allowClientMode: true, maxTemperature: 2, parityShare: 0",
+)
 
 
 def with_group(objects: str, *, replicas: int = 1) -> list[JSON]:

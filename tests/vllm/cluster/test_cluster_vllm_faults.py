@@ -4,8 +4,9 @@ and the two groups of vLLM are real. Each group is two processes, each with half
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -31,16 +32,15 @@ SOME_TOKENS = 15  # of such an answer
 
 @pytest.fixture
 def servers(
-    vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path
-) -> Iterator[list[ServerGroup]]:
+    vllm_install: VllmInstall, kube: KubeApiServer, namespace: str, tmp_path: Path, exit_stack: ExitStack
+) -> list[ServerGroup]:
     servers = []
     for index, port in enumerate(lasting_ports(2)):
         folder = tmp_path / f"node-{index}"
         folder.mkdir()
         servers.append(ServerGroup(vllm_install, kube, namespace, folder, {"http": port}, index=index))
-    yield servers
-    for server in servers:
-        server.stop()
+        exit_stack.callback(servers[-1].stop)
+    return servers
 
 
 def test_a_drained_node_and_a_lost_worker_cost_no_answer(

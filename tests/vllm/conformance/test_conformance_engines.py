@@ -8,7 +8,8 @@ are greedy answers that share a batch with them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.vllm_server import VllmServer
 
+from tests.support.manifests import arm, external, pair_yaml
+from tests.support.metrics import total
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
 
@@ -27,28 +30,15 @@ pytestmark = pytest.mark.slow
 WAIT_S = 240.0
 MODEL = "slipstream-embedded"
 PROMPT = "Summarize the call in two sentences.\n\nAgent: Hello, how can I help?\nCustomer: My order is late."
-TWO_POOLS = """
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, model: {model}, endpoints: ["{plain}"]}}
-      speculative: {{protocol: openai, model: {model}, endpoints: ["{speculative}"]}}
-"""
-ONE_POOL = """
-  engine: {{kind: vllm, model: {model}, endpoints: ["{url}"]}}
-"""
-HEAD = """apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: acme
-  maxDraftTokens: 4"""
-POLICY = """---
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {name: pair}
-spec: {pair: pair, allowClientMode: true, maxTemperature: 2, parityShare: 0}
-"""
+POLICY = ", allowClientMode: true, maxTemperature: 2, parityShare: 0"
+
+
+def two_pools(plain: str, speculative: str) -> str:
+    return external(arm(plain, model=MODEL), arm(speculative, model=MODEL))
+
+
+def one_pool(url: str) -> str:
+    return f'{{kind: vllm, model: {MODEL}, endpoints: ["{url}"]}}'
 
 
 class Running:
@@ -83,38 +73,31 @@ class Running:
         return self.conformance()
 
     def metric(self, name: str, **labels: str) -> float:
-        total = 0.0
-        for line in httpx.get(f"{self.url}/metrics", timeout=WAIT_S).text.splitlines():
-            series, _, value = line.rpartition(" ")
-            if series.split("{")[0] == name and all(f'{key}="{text}"' in series for key, text in labels.items()):
-                total += float(value)
-        return total
+        return total(httpx.get(f"{self.url}/metrics", timeout=WAIT_S).text, name, **labels)
 
     def log(self) -> str:
         return self.process.child.log_path.read_text()
 
 
 @pytest.fixture
-def run_gateway(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
+def run_gateway(tmp_path: Path, exit_stack: ExitStack) -> Callable[[str], Running]:
     """Starts gateways for the text of a pair's engine; all are stopped after the test."""
-    started: list[Running] = []
 
     def run(engine: str) -> Running:
         manifest = tmp_path / "pair.yaml"
-        manifest.write_text(HEAD.format() + engine + POLICY)
+        manifest.write_text(pair_yaml(engine, "maxDraftTokens: 4", policy=POLICY))
         [port] = lasting_ports(1)
-        started.append(Running(UpOptions(manifest=manifest, port=port, grpc_port=1), tmp_path))
-        return started[-1]
+        running = Running(UpOptions(manifest=manifest, port=port, grpc_port=1), tmp_path)
+        exit_stack.callback(running.process.stop)
+        return running
 
-    yield run
-    for one in started:
-        one.process.stop()
+    return run
 
 
 def test_server_of_garbage_never_speculates(
     run_gateway: Callable[[str], Running], garbage_server: VllmServer, plain_vllm_server: VllmServer
 ) -> None:
-    gateway = run_gateway(TWO_POOLS.format(model=MODEL, plain=plain_vllm_server.url, speculative=garbage_server.url))
+    gateway = run_gateway(two_pools(plain_vllm_server.url, garbage_server.url))
     reasons = []
     deadline = time.monotonic() + WAIT_S
     while "engine_not_lossless" not in reasons:
@@ -150,7 +133,7 @@ def test_server_that_is_not_speculating_passes_every_check(
 ) -> None:
     """Its answers are the target's by construction, so that a failure would be a false alarm."""
     url = plain_vllm_server.url
-    gateway = run_gateway(TWO_POOLS.format(model=MODEL, plain=url, speculative=url))
+    gateway = run_gateway(two_pools(url, url))
     found = gateway.verdict()
     assert found["withheld"] == {}
     results = {finding["subject"]: finding["result"] for finding in found["findings"]}
@@ -161,7 +144,7 @@ def test_server_that_is_not_speculating_passes_every_check(
 def test_server_with_the_plugin_keeps_both_capabilities_and_follows_draft_lengths(
     run_gateway: Callable[[str], Running], vllm_server: VllmServer
 ) -> None:
-    gateway = run_gateway(ONE_POOL.format(model=MODEL, url=vllm_server.url))
+    gateway = run_gateway(one_pool(vllm_server.url))
     found = gateway.verdict()
     assert found["withheld"] == {}
     results = {finding["subject"]: finding["result"] for finding in found["findings"]}
@@ -176,7 +159,7 @@ def test_server_that_is_kept_from_drafting_is_checked_once_it_may(
     limit = f"{vllm_server.url}/slipstream/limit"
     httpx.put(limit, json={"limit": 0}, timeout=WAIT_S).raise_for_status()
     try:
-        gateway = run_gateway(ONE_POOL.format(model=MODEL, url=vllm_server.url))
+        gateway = run_gateway(one_pool(vllm_server.url))
         eventually(
             lambda: "limit" in (gateway.conformance()["waits_for"] or ""), "a wait for the limit", seen=gateway.log
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from slipstream_gateway.upstreams.base import Job
 from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.lossless.parity_bench import pieces_of
+from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import soon
 
 # A server checks and answers for minutes beside other tests. tests/gateway/lossless has scripted servers.
@@ -34,23 +36,6 @@ pytestmark = pytest.mark.slow
 
 WAIT_S = 240.0
 MODEL = "slipstream-embedded"
-MANIFEST = """apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: acme
-  maxDraftTokens: 4
-  engine:
-    kind: external
-    arms:
-      plain: {{protocol: openai, model: {model}, endpoints: ["{plain}"]}}
-      speculative: {{protocol: openai, model: {model}, endpoints: ["{speculative}"]}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: pair}}
-spec: {{pair: pair, parityShare: 1}}
-"""
 DECISION = Decision(
     arm=Arm.SPECULATIVE,
     reason=Reason.SPECULATION_PAYS,
@@ -67,7 +52,8 @@ class Traffic:
     def __init__(self, plain: str, speculative: str) -> None:
         settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=5.0))
         self.fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
-        self.fleet.swap(compile_table(parse(MANIFEST.format(model=MODEL, plain=plain, speculative=speculative))))
+        engine = external(arm(plain, model=MODEL), arm(speculative, model=MODEL))
+        self.fleet.swap(compile_table(parse(pair_yaml(engine, "maxDraftTokens: 4", policy=", parityShare: 1"))))
         self.distrusted: list[tuple[str, Capability, str]] = []
         self.parity = Parity(
             fleet=self.fleet,
@@ -121,17 +107,14 @@ class Traffic:
 
 
 @pytest.fixture
-async def traffic() -> AsyncIterator[Callable[[VllmServer, VllmServer], Traffic]]:
-    made: list[Traffic] = []
-
+async def traffic(async_exit_stack: AsyncExitStack) -> Callable[[VllmServer, VllmServer], Traffic]:
     def make(plain: VllmServer, speculative: VllmServer) -> Traffic:
-        made.append(Traffic(plain.url, speculative.url))
-        return made[-1]
+        made = Traffic(plain.url, speculative.url)
+        async_exit_stack.push_async_callback(made.fleet.aclose)
+        async_exit_stack.push_async_callback(made.parity.aclose)
+        return made
 
-    yield make
-    for one in made:
-        await one.parity.aclose()
-        await one.fleet.aclose()
+    return make
 
 
 def _requests(count: int, **more: Any) -> list[GenerationRequest]:

@@ -12,6 +12,7 @@ from slipstream_core.settings import Deadlines, GatewaySettings
 from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.gateway_thread import Gateway
+from tests.support.manifests import pair_yaml
 
 MODEL = "slipstream-embedded"
 
@@ -21,20 +22,13 @@ def manifest(
 ) -> str:
     """One pair `pair` of engine kind vllm, whose clients may choose their arm."""
     pool = f'plain: {{endpoints: ["{plain}"]}}, ' if plain is not None else ""
-    return f"""apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: {MODEL}
-  maxDraftTokens: {draft_tokens}
-  killSwitch: {json.dumps(kill)}
-  engine: {{kind: vllm, {pool}endpoints: {json.dumps(list(endpoints))}}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: pair}}
-spec: {{pair: pair, allowClientMode: true, maxTemperature: 2, parityShare: 0{policy}}}
-"""
+    return pair_yaml(
+        f"{{kind: vllm, {pool}endpoints: {json.dumps(list(endpoints))}}}",
+        f"maxDraftTokens: {draft_tokens}",
+        f"killSwitch: {json.dumps(kill)}",
+        model=MODEL,
+        policy=f", allowClientMode: true, maxTemperature: 2, parityShare: 0{policy}",
+    )
 
 
 @pytest.fixture(scope="module")

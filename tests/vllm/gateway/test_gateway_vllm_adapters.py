@@ -11,6 +11,7 @@ from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.gateway_thread import Gateway
 from tests.support.lora import RANK, write_adapter
+from tests.support.streams import whole_events_of
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import MODEL, WAIT_S, answered, ask, body, until_reason
 
@@ -70,7 +71,7 @@ def test_drafts_of_the_base_model_are_accepted_and_counted(adapted: Gateway) -> 
 def test_a_stream_has_the_clients_name_of_the_adapter(adapted: Gateway) -> None:
     answer = ask(adapted, "speculative", model=NAME, stream=True)
     assert answer.status_code == 200
-    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    events = whole_events_of(answer.text)
     assert {event["model"] for event in events} == {NAME}
     text = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
     assert text == text_of(ask(adapted, "plain", model=NAME))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.gateway_thread import Gateway
+from tests.support.streams import text_of, whole_events_of
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import WAIT_S, answered, ask, body, counters, explained, until_reason
 
@@ -29,11 +29,10 @@ SPECULATIVE = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": 
 def streamed(served: Gateway, **more: Any) -> tuple[str, list[dict[str, Any]]]:
     """The text of a stream with 4 draft tokens a step, and its events."""
     url, headers = f"{served.url}/v1/chat/completions", SPECULATIVE
-    with httpx.stream("POST", url, json=body(stream=True, **more), headers=headers, timeout=WAIT_S) as response:
-        assert response.status_code == 200
-        events = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
-    text = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
-    return text, events
+    answer = httpx.post(url, json=body(stream=True, **more), headers=headers, timeout=WAIT_S)
+    assert answer.status_code == 200
+    events = whole_events_of(answer.text)
+    return text_of(events), events
 
 
 def test_both_arms_decode_on_one_server_with_the_same_greedy_text(served: Gateway) -> None:

@@ -34,7 +34,7 @@ def send_at_once(server: VllmServer) -> None:
 
 @pytest.fixture
 def network(vllm_server: VllmServer) -> Iterator[BreakingNetwork]:
-    network = BreakingNetwork("127.0.0.1", int(vllm_server.url.rpartition(":")[2]), 2)
+    network = BreakingNetwork(int(vllm_server.url.rpartition(":")[2]), 2)
     yield network
     network.stop()
 

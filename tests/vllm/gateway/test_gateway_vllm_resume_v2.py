@@ -34,7 +34,7 @@ class Pool(NamedTuple):
 @pytest.fixture(scope="module")
 def pool(start_vllm_v2: Callable[..., VllmServer], start_gateway: Callable[..., Gateway]) -> Iterator[Pool]:
     first, second = (start_vllm_v2(extra=("--async-scheduling",)) for _ in range(2))
-    network = BreakingNetwork("127.0.0.1", int(first.url.rpartition(":")[2]), 1)
+    network = BreakingNetwork(int(first.url.rpartition(":")[2]), 1)
     # The interpreter is silent for seconds on a busy machine.
     gateway = start_gateway(manifest([f"http://127.0.0.1:{network.ports[0]}", second.url]), stall_s=PATIENCE_S)
     until_reason(gateway, "client_asked")

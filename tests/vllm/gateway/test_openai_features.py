@@ -15,6 +15,7 @@ import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.gateway_thread import Gateway
+from tests.support.manifests import pair_yaml
 from tests.support.openai_client.chat import CHAT
 from tests.support.openai_client.features import CALL, Feature, Outcome, Target
 from tests.support.openai_client.others import OTHERS
@@ -28,19 +29,6 @@ SERVED = "slipstream-embedded"
 PUBLIC = "acme"
 WAIT_S = 120.0
 FEATURES = [*CHAT, *OTHERS]
-MANIFEST = """apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {{name: pair}}
-spec:
-  model: {public}
-  maxDraftTokens: 4
-  engine: {{kind: vllm, model: {served}, {pool}endpoints: ["{endpoint}"]}}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {{name: pair}}
-spec: {{pair: pair, allowClientMode: true, maxTemperature: 2, parityShare: 0}}
-"""
 
 
 class Arm(NamedTuple):
@@ -58,7 +46,9 @@ def client(url: str, headers: dict[str, str] | None = None) -> openai.OpenAI:
 
 def manifest(endpoint: str, plain: str | None) -> str:
     pool = f'plain: {{endpoints: ["{plain}"], model: {SERVED}}}, ' if plain is not None else ""
-    return MANIFEST.format(public=PUBLIC, served=SERVED, pool=pool, endpoint=endpoint)
+    engine = f'{{kind: vllm, model: {SERVED}, {pool}endpoints: ["{endpoint}"]}}'
+    policy = ", allowClientMode: true, maxTemperature: 2, parityShare: 0"
+    return pair_yaml(engine, "maxDraftTokens: 4", model=PUBLIC, policy=policy)
 
 
 @pytest.fixture(scope="module")

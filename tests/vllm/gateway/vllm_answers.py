@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 from tests.gateway.gateway_thread import Gateway
+from tests.support.metrics import total
 from tests.support.polling import eventually
 
 WAIT_S = 120.0
@@ -60,5 +61,4 @@ def counters(url: str) -> dict[tuple[str, str], float]:
 
 def answered(url: str) -> float:
     """How many requests a vLLM server has completed."""
-    lines = httpx.get(f"{url}/metrics", timeout=WAIT_S).text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:request_success_total{"))
+    return total(httpx.get(f"{url}/metrics", timeout=WAIT_S).text, "vllm:request_success_total")

@@ -11,6 +11,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 from slipstream_engine.embedded.workload import workload
 
+from tests.support.metrics import total
 from tests.support.polling import soon
 
 MODEL = "slipstream-embedded"
@@ -110,8 +111,7 @@ class Server:
     async def counter(self, name: str) -> float:
         """The sum over the labels of the counter `name`, without parsing the other metrics."""
         async with self._session.get(f"{self._url}/metrics") as response:
-            lines = (await response.text()).splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{"))
+            return total(await response.text(), name)
 
     async def labels(self) -> set[tuple[str, str]]:
         """Class and draft length of every series of `slipstream_vllm_drafts_total`."""

@@ -10,18 +10,11 @@ from slipstream_vllm.class_file import MAX_BYTES, POLL_S, ClassFile
 from slipstream_vllm.class_lengths import ENOUGH_DRAFTED, ClassLengths
 from slipstream_vllm.classes import ClassFileError, Traits, parse
 
+from tests.support.clock import Clock
+
 MOST = 4
 CHAT = Traits(endpoint="chat", model="m", max_tokens=100, tools=False, response_format=False)
 ONE = "classes: {chat: {length: 1}}\n"
-
-
-class Clock:
-    """Seconds that a test moves on."""
-
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,12 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_tools.up.vllm_environment import VllmInstall
 
-JSON = dict[str, Any]
+from tests.support.manifests import JSON
 
 
 def edit(file: Path, change: Callable[[JSON], object]) -> None:

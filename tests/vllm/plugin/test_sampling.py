@@ -47,11 +47,15 @@ async def test_a_seeded_answer_is_the_same_at_every_length(speculative: Server) 
 
 
 async def test_first_two_tokens_have_the_same_distribution(speculative: Server) -> None:
+    await compare_first_tokens(speculative)
+
+
+async def compare_first_tokens(server: Server) -> None:
     """Two tokens: the second one is drawn after the first was accepted or replaced."""
     body = {"messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 3, **HOT}
     counts = []
     for length in (0, 4):
-        answers: list[Answer] = await together(*(speculative.chat(body, length) for _ in range(PAIRS)))
+        answers: list[Answer] = await together(*(server.chat(body, length) for _ in range(PAIRS)))
         counts.append(Counter(answer.token_ids[:2] for answer in answers))
     assert p_value(*counts) > 1e-4
 

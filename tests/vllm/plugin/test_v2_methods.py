@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,8 +9,8 @@ import aiohttp
 import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.vllm.plugin.client import MODEL, Answer, Refused, Server, summaries, together
-from tests.vllm.plugin.test_sampling import HOT, p_value
+from tests.vllm.plugin.client import MODEL, Refused, Server, summaries, together
+from tests.vllm.plugin.test_sampling import compare_first_tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 LENGTHS = (0, 2, 4)
@@ -79,12 +78,7 @@ def _scores(answer: Any) -> list[float]:
 
 
 async def test_first_two_tokens_have_the_same_distribution(server: Server) -> None:
-    body = {"messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 3, **HOT}
-    counts = []
-    for length in (0, 4):
-        answers: list[Answer] = await together(*(server.chat(body, length) for _ in range(PAIRS)))
-        counts.append(Counter(answer.token_ids[:2] for answer in answers))
-    assert p_value(*counts) > 1e-4
+    await compare_first_tokens(server)
 
 
 async def test_another_server_continues_a_seeded_answer_with_the_same_tokens(

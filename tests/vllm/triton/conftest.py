@@ -19,6 +19,7 @@ from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 from slipstream_tools.up.vllm_environment import VllmInstall
 
 from tests.contract.engine_client import Engine
+from tests.support.manifests import EMBEDDED, pair_yaml
 from tests.support.pipe_transport import PipeTransport
 from tests.support.ports import lasting_ports
 from tests.support.stacks import stacks_of_children
@@ -28,22 +29,14 @@ CHECKED_S = 600.0
 ANSWERED_S = 300.0
 MODEL = "embedded"
 ARGUMENTS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-PAIR = """\
-apiVersion: slipstream.dev/v1alpha1
-kind: ModelPair
-metadata: {name: embedded}
-spec:
-  model: slipstream-embedded
-  target: {source: "embedded:target"}
-  draft: {kind: model, source: "embedded:draft"}
-  maxDraftTokens: 4
-  engine: {kind: vllm, serving: triton}
----
-apiVersion: slipstream.dev/v1alpha1
-kind: SpeculationPolicy
-metadata: {name: embedded}
-spec: {pair: embedded, allowClientMode: true, decision: expected}
-"""
+PAIR = pair_yaml(
+    "{kind: vllm, serving: triton}",
+    *EMBEDDED,
+    "maxDraftTokens: 4",
+    name="embedded",
+    model="slipstream-embedded",
+    policy=", allowClientMode: true, decision: expected",
+)
 
 
 class Repository(NamedTuple):

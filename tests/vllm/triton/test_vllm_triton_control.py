@@ -41,17 +41,7 @@ async def test_cancelled_streams_free_their_places(vllm_model: Engine) -> None:
 
 
 async def test_streams_cancelled_at_any_moment_leave_the_server_well(vllm_model: Engine) -> None:
-    async def cancel_after(parts: int) -> None:
-        seen = 0
-        more = {"prompt": "a", "max_tokens": 12, "temperature": 1.0, "length": parts % 5}
-        async with vllm_model.stream(COMPLETION, **more) as events:
-            async for _ in events:
-                seen += 1
-                if seen == parts:
-                    return
-
-    for round_number in range(4):
-        await asyncio.gather(*(cancel_after(1 + (number + round_number) % 12) for number in range(24)))
+    await vllm_model.cancel_streams(COMPLETION, prompt="a")
     assert (await vllm_model.ask(**SHORT)).ids
 
 
