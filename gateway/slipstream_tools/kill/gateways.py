@@ -6,8 +6,6 @@ Exit codes: 0 every gateway has applied it; 1 a gateway did not (named); 2 usage
 from __future__ import annotations
 
 import argparse
-import getpass
-import os
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import msgspec
-from slipstream_core.environment import secret
+from slipstream_core.environment import secret, user
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest.kill_switch import KillEvent
 
@@ -86,7 +84,7 @@ def _pair(reference: str, namespace: str | None) -> str:
 def _turn(url: str, pair: str, on: bool, headers: Mapping[str, str], timeout_s: float) -> _Answer:
     request = Request(
         f"{url.rstrip('/')}/admin/gateway-kills/{quote(pair)}",
-        data=msgspec.json.encode({"by": _user(), "reason": "slipstream kill --gateway" if on else ""}),
+        data=msgspec.json.encode({"by": user(), "reason": "slipstream kill --gateway" if on else ""}),
         headers=dict(headers),
         method="POST" if on else "DELETE",
     )
@@ -108,13 +106,6 @@ def _message(refusal: HTTPError) -> str:
         return msgspec.json.decode(body, type=_Refusal).error.message
     except ValueError:
         return body[:200].decode(errors="replace")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return str(os.getuid())
 
 
 def _said_of(answer: _Answer, *, on: bool) -> str:
