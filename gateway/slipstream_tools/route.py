@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
                 request,
                 profile,
                 route,
-                forecast=_forecast(request, profile, route),
+                forecast=forecast(Learner(), request, profile, route, load=1.0),
                 draws=NO_DRAWS,
                 pressure=args.pressure,
             )
@@ -64,19 +64,21 @@ def _route(table: RoutingTable, request: GenerationRequest) -> Route:
     return route
 
 
-def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route) -> Forecast | None:
-    """The forecast of a gateway without data, for an idle server; None if the policy requires none."""
+def forecast(
+    learner: Learner, request: GenerationRequest, profile: RequestProfile, route: Route, *, load: float
+) -> Forecast | None:
+    """The forecast of `learner` for servers with `load` requests in flight each, this one included; None if the policy
+    requires none."""
     if route.speculative is None or route.policy is None or route.policy.spec.decision == "rules":
         return None
-    learner = Learner()
     return learner.forecast(
         ForecastQuery(
             subject_of(profile, request.temperature, pair=route.key),
             profile,
             plain_pool=route.plain.pool,
             speculative_pool=route.speculative.pool,
-            plain_load=1.0,
-            speculative_load=1.0,
+            plain_load=load,
+            speculative_load=load,
             prompt_tokens=profile.prompt_tokens,
             max_tokens=request.max_tokens,
         )

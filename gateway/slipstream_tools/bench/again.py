@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,7 +66,7 @@ def _system(options: BenchOptions) -> Iterator[str]:
         if options.manifest == EMBEDDED_MANIFEST.parent / f"{options.manifest.stem.removesuffix('-vllm')}-vllm.yaml":
             yield from ("--engine", "vllm")
     if options.url is not None:
-        yield from ("--url", re.sub(r"\A(\w+://)[^/?#]*@", r"\1", options.url))
+        yield from ("--url", options.shown_url)
     elif options.manifest.parent != EMBEDDED_MANIFEST.parent:
         yield from ("-f", str(options.manifest))
 

@@ -102,7 +102,7 @@ class Session:
     def _settings(self) -> Settings:
         options = self._options
         files = [options.manifest, *([options.classifier] if options.classifier else [])]
-        system = _without_user(options.url) if options.url else ", ".join(_fingerprint(path) for path in files)
+        system = options.shown_url if options.url else ", ".join(_fingerprint(path) for path in files)
         same = ("drafts", "rounds", "warmup", "seed", "timeout_s", "model", "limit")
         return Settings(
             requests=self._file.source,
@@ -203,11 +203,6 @@ def _fingerprint(path: Path) -> str:
         return f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
     except OSError as error:
         raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
-
-
-def _without_user(url: str) -> str:
-    """`url` without user name and password, so that it may be recorded and shown."""
-    return re.sub(r"\A(\w+://)[^/?#]*@", r"\1", url).rstrip("/")
 
 
 def _object_name(text: str) -> str:
