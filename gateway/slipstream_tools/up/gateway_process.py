@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from slipstream_tools.up.cache import Report
-from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_checked
+from slipstream_tools.up.engine_checks import ServerCheck, read_checks
 from slipstream_tools.up.options import EXAMPLES, LOOPBACK, UpOptions
 from slipstream_tools.up.processes import Child
 from slipstream_tools.up.server import Server
@@ -24,7 +23,6 @@ class GatewayProcess(Server):
     def __init__(self, *, options: UpOptions, run_dir: Path, addresses: Mapping[str, str] | None = None) -> None:
         """Starts it; it is not ready yet. `addresses`: the URL of a pair's own server, by the pair's name."""
         self._ready_url = f"{options.url}/health/ready"
-        self._workers = options.workers
         self._evidence_url = f"{options.admin_url}/v1/evidence"
         given = {
             "--classifier": options.classifier,
@@ -49,16 +47,9 @@ class GatewayProcess(Server):
             ],
             log_path=run_dir / "gateway.log",
             # Not on the command line, which every user of the machine can read: the address may contain a password.
-            env={**os.environ, **({"SLIPSTREAM_REDIS_URL": options.redis} if options.redis else {})},
+            env={**os.environ, **({"SLIPSTREAM_REDIS_URL": options.redis} if options.redis is not None else {})},
         )
         super().__init__(child, health_url=f"{options.url}/health/live")
-
-    def wait_checked(
-        self, *, timeout_s: float, stopping: Callable[[], bool], report: Report = lambda line: None
-    ) -> bool:
-        """Waits until it has checked its engines once, because no request speculates there before. Prints the results
-        with `report`. False when `stopping()` became true first."""
-        return wait_checked(self, workers=self._workers, timeout_s=timeout_s, report=report, stopping=stopping)
 
     def stop(self) -> None:
         """Stops it, giving running streams time to finish."""
