@@ -58,13 +58,13 @@ class GatewayProcess(Server):
     def checks(self) -> list[ServerCheck] | None:
         """The state of the gateway's checks; None if it does not disclose that without a key. Raises `OSError` if it
         does not respond."""
-        answer = self._probe.get(self._evidence_url)
+        answer = self.get(self._evidence_url)
         return read_checks(answer.content) if answer.is_success else None
 
     def not_ready(self) -> str | None:
         """Its own reason; it may be up, and have no server to send requests to."""
         try:
-            answer = self._probe.get(self._ready_url)
+            answer = self.get(self._ready_url)
         except OSError as exc:
             return str(exc)
         return None if answer.is_success else answer.text

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from slipstream_core.errors import CommandError
 
-from slipstream_tools.up.probe import Probe
 from slipstream_tools.up.processes import Child
 
+if TYPE_CHECKING:
+    import httpx
+
 _POLL_S = 0.1
+_GET_TIMEOUT_S = 2.0
+_QUICK_TIMEOUT_S = 1.0  # Ctrl-C waits for such a request
 
 
 class Server:
     """A running server. `health_url` answers 200 while it is up."""
 
     def __init__(self, child: Child, *, health_url: str) -> None:
+        import httpx  # a bench of a running gateway has no servers, and may lack this package
+
         self.child = child
         self._health_url = health_url
-        self._probe = Probe()
+        # Without a proxy, and without kept connections, which a restart would break.
+        self._client = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+        self._http_error = httpx.HTTPError
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
         """Waits until it is ready. False when `stopping()` became true first.
@@ -40,7 +49,10 @@ class Server:
 
     def is_up(self) -> bool:
         """Whether it responds and, if it has models of its own, has loaded them."""
-        return self._probe.is_ok(self._health_url)
+        try:
+            return self.get(self._health_url, timeout_s=_QUICK_TIMEOUT_S).status_code == 200
+        except OSError:
+            return False
 
     def not_ready(self) -> str | None:
         """The reason why it accepts no requests yet; None when it does."""
@@ -53,3 +65,10 @@ class Server:
     def restart(self) -> None:
         """Kills the rest of it and of its processes, and starts it again on the same ports. Raises `OSError`."""
         self.child.restart()
+
+    def get(self, url: str, *, timeout_s: float = _GET_TIMEOUT_S) -> httpx.Response:
+        """The answer for a URL of it. Raises `OSError` if there is none."""
+        try:
+            return self._client.get(url, timeout=timeout_s)
+        except self._http_error as exc:
+            raise OSError(str(exc) or type(exc).__name__) from exc
