@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import NamedTuple
 from urllib.error import HTTPError
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import msgspec
 from slipstream_core.environment import secret, user
 from slipstream_core.errors import CommandError
+from slipstream_core.hosts import is_http_url
 from slipstream_core.manifest.kill_switch import KillEvent
 
 KEY_VARIABLE = "SLIPSTREAM_API_KEY"
@@ -56,7 +57,7 @@ def turn_at_gateways(args: argparse.Namespace, *, on: bool) -> int:
     if (key := secret(KEY_VARIABLE)) is not None:
         headers["authorization"] = f"Bearer {key}"
     for url in args.gateway:
-        if not _is_address(url):
+        if not is_http_url(url):
             raise CommandError(f"--gateway {url}: expected http://HOST:PORT", exit_code=2)
     with ThreadPoolExecutor(len(args.gateway)) as threads:
         asked = [threads.submit(_turn, url, pair, on, headers, args.timeout) for url in args.gateway]
@@ -64,14 +65,6 @@ def turn_at_gateways(args: argparse.Namespace, *, on: bool) -> int:
     for answer in answers:
         print(_said_of(answer, on=on), file=sys.stderr if answer.event is None else sys.stdout, flush=True)
     return NOT_APPLIED if any(answer.event is None for answer in answers) else 0
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
 
 
 def _pair(reference: str, namespace: str | None) -> str:
