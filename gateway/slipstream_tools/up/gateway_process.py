@@ -22,6 +22,7 @@ class GatewayProcess(Server):
 
     def __init__(self, *, options: UpOptions, run_dir: Path, addresses: Mapping[str, str] | None = None) -> None:
         """Starts it; it is not ready yet. `addresses`: the URL of a pair's own server, by the pair's name."""
+        super().__init__(health_url=f"{options.url}/health/live")
         self._ready_url = f"{options.url}/health/ready"
         self._evidence_url = f"{options.admin_url}/v1/evidence"
         given = {
@@ -32,7 +33,7 @@ class GatewayProcess(Server):
             "--local-endpoint": None if options.grpc_port is None else f"grpc://{LOOPBACK}:{options.grpc_port}",
             "--state-folder": run_dir if options.manifest.parent == EXAMPLES else None,
         }
-        child = Child(
+        self.child = Child(
             name="the gateway",
             command=[
                 *(sys.executable, "-m", "slipstream_tools.cli", "gateway"),
@@ -49,7 +50,6 @@ class GatewayProcess(Server):
             # Not on the command line, which every user of the machine can read: the address may contain a password.
             env={**os.environ, **({"SLIPSTREAM_REDIS_URL": options.redis} if options.redis is not None else {})},
         )
-        super().__init__(child, health_url=f"{options.url}/health/live")
 
     def stop(self) -> None:
         """Stops it, giving running streams time to finish."""

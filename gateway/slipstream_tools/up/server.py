@@ -19,12 +19,15 @@ _QUICK_TIMEOUT_S = 1.0  # Ctrl-C waits for such a request
 
 
 class Server:
-    """A running server. `health_url` answers 200 while it is up."""
+    """A running server. A subclass sets `child` as the last step of its start: an interrupt between the process's start
+    and the end of `__init__` would leave the process."""
 
-    def __init__(self, child: Child, *, health_url: str) -> None:
+    child: Child
+
+    def __init__(self, *, health_url: str) -> None:
+        """`health_url` answers 200 while it is up."""
         import httpx  # a bench of a running gateway has no servers, and may lack this package
 
-        self.child = child
         self._health_url = health_url
         # Without a proxy, and without kept connections, which a restart would break.
         self._client = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))

@@ -62,9 +62,10 @@ class TritonServer(Server):
         install = find_triton()
         backends = link_backends(install, run_dir / "backends")
         libraries = link_libraries(install, run_dir / "libraries")
+        super().__init__(health_url=f"http://{ports.host}:{ports.http}/v2/health/ready")
         self.ports = ports
         self._shared_memory_prefix = f"slipstream_{ports.grpc}_{time.monotonic_ns()}_"
-        child = Child(
+        self.child = Child(
             name="Triton",
             command=[
                 str(install.binary),
@@ -84,7 +85,6 @@ class TritonServer(Server):
             env=triton_environment(libraries),
             cwd=run_dir,  # vLLM searches packages in its working directory
         )
-        super().__init__(child, health_url=f"http://{ports.host}:{ports.http}/v2/health/ready")
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
         """Waits until every model is loaded. False when `stopping()` became true first.

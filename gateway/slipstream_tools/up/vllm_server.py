@@ -85,8 +85,9 @@ class VllmServer(Server):
         """Starts it; it is not ready yet. `env` is added to the environment of `install`."""
         self.launch = launch
         self.url = f"http://{host}:{port}"
+        super().__init__(health_url=f"{self.url}/health")
         self._temporary = _short_folder()
-        child = Child(
+        self.child = Child(
             name="vLLM",
             command=[
                 *(str(install.python), "-m", "vllm.entrypoints.openai.api_server"),
@@ -106,7 +107,6 @@ class VllmServer(Server):
             cwd=run_dir,
             nice=NICE,
         )
-        super().__init__(child, health_url=f"{self.url}/health")
 
     def phase(self) -> str:
         """The present phase of its start, from its log."""

@@ -28,9 +28,9 @@ class Program(Server):
     """A program that is up as soon as it runs, unless told otherwise."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(health_url="")
         command = ["sh", "-c", SERVER]
-        child = Child(name="the server", command=command, log_path=folder / "log", env=os.environ, cwd=folder)
-        super().__init__(child, health_url="")
+        self.child = Child(name="the server", command=command, log_path=folder / "log", env=os.environ, cwd=folder)
         self.can_be_up = True
 
     def is_up(self) -> bool:
