@@ -65,7 +65,8 @@ def listen_address(text: str) -> str:
     return f"{host}:{port(number)}"
 
 
-def _float(text: str, expected: str, is_good: Callable[[float], bool]) -> float:
+def number(text: str, expected: str, is_good: Callable[[float], bool]) -> float:
+    """`text` as a number that `is_good`. `expected` describes it in the error message."""
     try:
         value = float(text)
     except ValueError:
@@ -76,15 +77,15 @@ def _float(text: str, expected: str, is_good: Callable[[float], bool]) -> float:
 
 
 def seconds(text: str) -> float:
-    return _float(text, "seconds above 0", lambda value: 0 < value < _MAX_FLOAT)
+    return number(text, "seconds above 0", lambda value: 0 < value < _MAX_FLOAT)
 
 
 def share(text: str) -> float:
-    return _float(text, "a number from 0 to 1", lambda value: 0 <= value <= 1)
+    return number(text, "a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 
 def above_one(text: str) -> float:
-    return _float(text, "a number above 1", lambda value: 1 < value < _MAX_FLOAT)
+    return number(text, "a number above 1", lambda value: 1 < value < _MAX_FLOAT)
 
 
 def _typed(parse: Callable[[str], Any], metavar: str = "N") -> Meta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,14 @@ def secret(name: str) -> str | None:
         odd = next(character for character in key if not (character.isascii() and character.isprintable()))
         raise CommandError(f"the environment variable {name} is no API key: it contains {odd!a}", exit_code=2)
     return key or None
+
+
+def user() -> str:
+    """The name of this process's user, for records; the number of a user without a name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return str(os.getuid())
 
 
 def redis_url(environ: Mapping[str, str] = os.environ) -> str | None:

@@ -33,6 +33,8 @@ SlipstreamError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 _SHOWN_CHARS = 80
@@ -62,6 +64,15 @@ class CommandError(SlipstreamError):
         super().__init__(message)
         self.exit_code = exit_code
         self.tail = tail
+
+
+@contextmanager
+def named_os_errors(what: object, *, exit_code: int = 1) -> Iterator[None]:
+    """Raises `CommandError` about `what`, usually a path, for an `OSError`: only some of them name their file."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{what}: {error.strerror or error}", exit_code=exit_code) from error
 
 
 class ManifestError(SlipstreamError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from urllib.parse import urlsplit
 
 _AUTHORITY = re.compile(
     r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?"
@@ -51,6 +52,15 @@ def without_port(authority: str) -> str:
         return ""
     host = authority[1:].partition("]")[0] if authority.startswith("[") else authority.partition(":")[0]
     return host.lower()
+
+
+def is_http_url(text: str) -> bool:
+    """Whether `text` is the URL of an HTTP server, with a host and, where it has a port, a valid one."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def _resolved(host: str) -> list[str]:

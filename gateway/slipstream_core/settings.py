@@ -26,6 +26,35 @@ from slipstream_core.arguments import (
     option,
 )
 
+# Options of `slipstream gateway` that `slipstream up` has, too.
+KeyFile = Annotated[
+    File | None,
+    option(
+        "API keys, limits and token issuers, as 'slipstream keys' writes them; reloaded on change (default: everybody "
+        "who reaches the gateway may use it)",
+        "--keys",
+    ),
+]
+Redis = Annotated[
+    str | None,
+    option(
+        "Redis where replicas share measurements, redis://host:port/db; put a URL with a password into "
+        "SLIPSTREAM_REDIS_URL instead (default: every worker learns alone)",
+        "--redis",
+        metavar="URL",
+    ),
+]
+Classifier = Annotated[File | None, option("classifier from 'slipstream train' (default: the one in the package)")]
+CaptureStore = Annotated[
+    str | None,
+    option(
+        "folder, or s3://BUCKET/PREFIX, for the answers that policies with 'capture' keep for training drafts "
+        "(default: none are kept)",
+        "--capture-store",
+        metavar="FOLDER|URL",
+    ),
+]
+
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     """Time limits of one request to an upstream."""
@@ -140,13 +169,7 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Authentication. Without a key file, every client is let in."""
 
-    keys: Annotated[
-        File | None,
-        option(
-            "API keys, limits and token issuers, as 'slipstream keys' writes them; reloaded on change (default: "
-            "everybody who reaches the gateway may use it)"
-        ),
-    ] = None
+    keys: KeyFile = None
     pepper: Annotated[
         File | None, option("pepper under which the keys are hashed (default: FILE.pepper beside the keys)")
     ] = None
@@ -346,31 +369,13 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     workers: Annotated[AtLeastOne, option("gateways that serve the port, each with an admin port of its own")] = 1
-    redis_url: Annotated[
-        str | None,
-        option(
-            "Redis where replicas share measurements, redis://host:port/db; put a URL with a password into "
-            "SLIPSTREAM_REDIS_URL instead (default: every worker learns alone)",
-            "--redis",
-            metavar="URL",
-        ),
-    ] = None
-    classifier: Annotated[
-        File | None, option("classifier from 'slipstream train' (default: the one in the package)")
-    ] = None
+    redis_url: Redis = None
+    classifier: Classifier = None
     state_folder: Annotated[
         File | None,
         option("folder of the file of kill switches (default: beside the manifest)", metavar="FOLDER"),
     ] = None
-    capture_store: Annotated[
-        str | None,
-        option(
-            "folder, or s3://BUCKET/PREFIX, for the answers that policies with 'capture' keep for training drafts "
-            "(default: none are kept)",
-            "--capture-store",
-            metavar="FOLDER|URL",
-        ),
-    ] = None
+    capture_store: CaptureStore = None
     log_level: Annotated[str, option("least severe messages to log", choices=logs.LEVELS)] = "warning"
     log_format: Annotated[str, option("form of log lines: text, or JSON for collectors", choices=logs.FORMATS)] = "text"
     deadlines: Deadlines = Deadlines()

@@ -12,9 +12,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from slipstream_core import logs
 from slipstream_core.arguments import StrictParser
@@ -35,45 +35,48 @@ class Command(Protocol):
 
 
 class _Entry(NamedTuple):
-    """Modules by their name, those of this package by a name that begins with a dot."""
+    """Modules by their name, those of this package by a name that begins with a dot. `extra` has the packages that the
+    work requires. `defaults` are values of options, or of what the module reads beside them."""
 
     options: str
     module: str
+    extra: str
     summary: str
+    defaults: Mapping[str, Any] = {}
 
 
 _OPERATOR = "slipstream_operator.command"
 _COMMANDS = {
-    "up": _Entry(".up.options", ".up.command", "start Triton with a model pair and the gateway, on this machine"),
-    "gateway": _Entry(".gateway.options", ".gateway.command", "serve the OpenAI-compatible endpoint"),
-    "extproc": _Entry(".gateway.extproc", ".gateway.command", "decide inside Envoy, as its external processor"),
-    "route": _Entry(".route_options", ".route", "explain the decision for a request without running it"),
+    "up": _Entry(
+        ".up.options", ".up.command", "embedded", "start Triton with a model pair and the gateway, on this machine"
+    ),
+    "gateway": _Entry(".gateway.options", ".gateway.command", "gateway", "serve the OpenAI-compatible endpoint"),
+    "extproc": _Entry(
+        ".gateway.options",
+        ".gateway.command",
+        "gateway",
+        "decide inside Envoy, as its external processor",
+        {"ext_proc": "127.0.0.1:9002"},
+    ),
+    "route": _Entry(".route_options", ".route", "gateway", "explain the decision for a request without running it"),
     "kill": _Entry(
         ".kill.options",
         ".kill.command",
+        "kubernetes",
         "stop speculation at once, in a cluster or at gateways, and wait for confirmation",
+        {"on": True},
     ),
-    "unkill": _Entry(".kill.options", ".kill.unkill", "undo a kill"),
-    "keys": _Entry(".keys.command", ".keys.command", "create, list, revoke and rotate API keys"),
-    "operator": _Entry(_OPERATOR, _OPERATOR, "run the control plane of model pairs in a cluster"),
-    "train": _Entry(".train.options", ".train.command", "train the classifier on your own labelled requests"),
-    "bench": _Entry(".bench.arguments", ".bench.command", "compare modes of decoding on your own requests"),
+    "unkill": _Entry(".kill.options", ".kill.command", "kubernetes", "undo a kill", {"on": False}),
+    "keys": _Entry(".keys.command", ".keys.command", "gateway", "create, list, revoke and rotate API keys"),
+    "operator": _Entry(_OPERATOR, _OPERATOR, "operator", "run the control plane of model pairs in a cluster"),
+    "train": _Entry(".train.options", ".train.command", "train", "train the classifier on your own labelled requests"),
+    "bench": _Entry(".bench.arguments", ".bench.command", "bench", "compare modes of decoding on your own requests"),
     "drafts": _Entry(
-        ".drafts.options", ".drafts.command", "list, export and delete captured answers, train drafts on them"
+        ".drafts.options", ".drafts.command", "drafts", "list, export and delete captured answers, train drafts on them"
     ),
-    "replay": _Entry(".replay_options", ".replay", "decide the requests of a recorded bench by another policy"),
-}
-_EXTRAS = {
-    "up": "embedded",
-    "gateway": "gateway",
-    "kill": "kubernetes",
-    "unkill": "kubernetes",
-    "keys": "gateway",
-    "operator": "operator",
-    "train": "train",
-    "bench": "bench",
-    "drafts": "drafts",
-    "replay": "bench",
+    "replay": _Entry(
+        ".replay_options", ".replay", "bench", "decide the requests of a recorded bench by another policy"
+    ),
 }
 
 
@@ -118,6 +121,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     about = f"{entry.summary[:1].upper()}{entry.summary[1:]}."
     parser = StrictParser(prog=f"slipstream {name}", description=about)
     cast(Options, _module(entry.options)).add_arguments(parser)
+    parser.set_defaults(**entry.defaults)
     return parser
 
 
@@ -157,7 +161,7 @@ def _load(name: str) -> Command:
     except ModuleNotFoundError as exc:
         if exc.name is None or exc.name.startswith("slipstream_"):
             raise
-        hint = how_to_install(_EXTRAS.get(name, "gateway"))
+        hint = how_to_install(_COMMANDS[name].extra)
         raise CommandError(f"'slipstream {name}' requires the package '{exc.name}'; {hint}") from exc
 
 

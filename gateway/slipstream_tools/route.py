@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import msgspec
-from slipstream_core.errors import CommandError, ModelNotFound, RequestError
+from slipstream_core.errors import CommandError, ModelNotFound, RequestError, named_os_errors
 from slipstream_core.manifest import Route, RoutingTable, load_file
 from slipstream_core.observation import Forecast
 from slipstream_core.types import Decision, GenerationRequest, RequestProfile
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
                 request,
                 profile,
                 route,
-                forecast=_forecast(request, profile, route),
+                forecast=forecast(Learner(), request, profile, route, load=1.0),
                 draws=NO_DRAWS,
                 pressure=args.pressure,
             )
@@ -43,14 +43,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(file: str) -> bytes:
-    try:
+    with named_os_errors(f"{file}: cannot be read", exit_code=2):
         if file == "-":
             data = sys.stdin.buffer.read(_MAX_BODY_BYTES + 1)
         else:
             with Path(file).open("rb") as stream:
                 data = stream.read(_MAX_BODY_BYTES + 1)
-    except OSError as error:
-        raise CommandError(f"{file}: cannot be read: {error.strerror or error}", exit_code=2) from error
     if len(data) > _MAX_BODY_BYTES:
         raise CommandError(f"{file}: the body exceeds {_MAX_BODY_BYTES} bytes", exit_code=2)
     return data
@@ -64,19 +62,21 @@ def _route(table: RoutingTable, request: GenerationRequest) -> Route:
     return route
 
 
-def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route) -> Forecast | None:
-    """The forecast of a gateway without data, for an idle server; None if the policy requires none."""
+def forecast(
+    learner: Learner, request: GenerationRequest, profile: RequestProfile, route: Route, *, load: float
+) -> Forecast | None:
+    """The forecast of `learner` for servers with `load` requests in flight each, this one included; None if the policy
+    requires none."""
     if route.speculative is None or route.policy is None or route.policy.spec.decision == "rules":
         return None
-    learner = Learner()
     return learner.forecast(
         ForecastQuery(
             subject_of(profile, request.temperature, pair=route.key),
             profile,
             plain_pool=route.plain.pool,
             speculative_pool=route.speculative.pool,
-            plain_load=1.0,
-            speculative_load=1.0,
+            plain_load=load,
+            speculative_load=load,
             prompt_tokens=profile.prompt_tokens,
             max_tokens=request.max_tokens,
         )

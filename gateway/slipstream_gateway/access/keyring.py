@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from slipstream_core.errors import CommandError, NotAuthenticated
+from slipstream_core.errors import CommandError, NotAuthenticated, named_os_errors
 from slipstream_core.file_reading import FileThread, read_regular
 
 from slipstream_gateway.access.key_text import MIN_PEPPER_BYTES, digest, id_of, pepper_id
@@ -136,10 +136,8 @@ def read_pepper(path: Path) -> bytes:
 
 def read_file(path: Path) -> bytes:
     """The content as far as `parse_access` accepts it, plus one byte if it is too large. Raises `CommandError`."""
-    try:
+    with named_os_errors(f"{path}: cannot be read"):
         return read_regular(path, max_bytes=MAX_FILE_BYTES + 1)
-    except OSError as exc:
-        raise CommandError(f"{path}: cannot be read: {exc.strerror or exc}") from exc
 
 
 @contextlib.contextmanager

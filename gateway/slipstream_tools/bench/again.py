@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import argparse
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,31 +11,12 @@ from typing import Any
 import msgspec
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
+from slipstream_tools.bench.arguments import add_arguments
 from slipstream_tools.bench.arrivals import PER_SECOND
 from slipstream_tools.bench.options import BenchOptions
 
-_OPTIONS = {
-    "api_key_env": "--api-key-env",
-    "model": "--model",
-    "requests": "--requests",
-    "limit": "--limit",
-    "drafts": "--drafts",
-    "classifier": "--classifier",
-    "load_timeout_s": "--load-timeout",
-    "dtype": "--dtype",
-    "concurrency": "--concurrency",
-    "rounds": "--rounds",
-    "warmup": "--warmup",
-    "seed": "--seed",
-    "timeout_s": "--timeout",
-    "price": "--price",
-    "price_speculative": "--price-speculative",
-    "p95_reduction": "--p95-reduction",
-    "quality_loss": "--quality-loss",
-    "cost_increase": "--cost-increase",
-    "min_samples": "--min-samples",
-}
-"""The option of each field that is written as it is."""
+_OWN = {"suite", "manifest", "url", "modes", "arrivals", "expect", "out", "write_policy", "pair"}
+"""Fields that are written in a form of their own, or not at all."""
 _ALWAYS = {"requests", "rounds", "seed"}
 
 
@@ -47,11 +28,13 @@ def command_again(options: BenchOptions) -> str:
 
 def _words(options: BenchOptions) -> Iterator[str]:
     yield from _system(options)
-    defaults = {field.name: field.default for field in msgspec.structs.fields(BenchOptions)}
-    for name, option in _OPTIONS.items():
-        value = getattr(options, name)
-        if name in _ALWAYS or value != defaults[name]:
-            yield from (option, _text(value))
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    names = {action.dest: action.option_strings[-1] for action in parser._actions}
+    for field in msgspec.structs.fields(BenchOptions):
+        value = getattr(options, field.name)
+        if field.name in _ALWAYS or (field.name not in _OWN and value != field.default):
+            yield from (names[field.name], _text(value))
     yield from ("--modes", ",".join(mode.name for mode in options.modes))
     if options.arrivals:
         yield from ("--arrivals", ",".join(one.name.removesuffix(PER_SECOND) for one in options.arrivals))
@@ -67,7 +50,7 @@ def _system(options: BenchOptions) -> Iterator[str]:
         if options.manifest == EMBEDDED_MANIFEST.parent / f"{options.manifest.stem.removesuffix('-vllm')}-vllm.yaml":
             yield from ("--engine", "vllm")
     if options.url is not None:
-        yield from ("--url", re.sub(r"\A(\w+://)[^/?#]*@", r"\1", options.url))
+        yield from ("--url", options.shown_url)
     elif options.manifest.parent != EMBEDDED_MANIFEST.parent:
         yield from ("-f", str(options.manifest))
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from slipstream_core.arguments import at_least_one, not_negative, seconds
+from slipstream_core.arguments import at_least_one, not_negative, number, seconds
 
 from slipstream_tools.bench.arrivals import Arrivals, parse_arrivals
 from slipstream_tools.bench.suites import DTYPES, ENGINES, MODES, SUITES
@@ -103,15 +103,9 @@ def _counts(text: str) -> tuple[int, ...]:
     return counts
 
 
-def _amount(text: str, below: float = 100_001, kind: str = "number of 0 or more") -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < below:  # false for NaN too
-        raise argparse.ArgumentTypeError(f"expected a {kind}, got {text!r}")
-    return value
+def _amount(text: str) -> float:
+    return number(text, "a number of 0 or more", lambda value: 0 <= value <= 100_000)
 
 
 def _share(text: str) -> float:
-    return _amount(text, 1, "share of 0 to 1")
+    return number(text, "a share of 0 to 1", lambda value: 0 <= value < 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slipstream_core.errors import CommandError
+from slipstream_core.errors import named_os_errors
 
 from slipstream_tools.bench.again import command_again
 from slipstream_tools.bench.options import parse_options
@@ -70,10 +70,8 @@ def run(args: argparse.Namespace) -> int:
     if options.write_policy is not None:
         writers[options.write_policy] = lambda path: path.write_bytes(session.policy(results))
     for path, write in writers.items():
-        try:
+        with named_os_errors(f"{path}: cannot be written"):
             write(path)
-        except OSError as error:
-            raise CommandError(f"{path}: cannot be written: {error.strerror or error}") from error
     print(as_text(summary))  # last: a closed pipe must not keep the files from being written
     print(f"\n{options.out / REPORT_FILE}")
     missed = unmet(summary, options.expect)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     expect: tuple[str, ...] = ()
     write_policy: Path | None = None
     pair: str | None = None
+
+    @property
+    def shown_url(self) -> str:
+        """`url` without user name and password, so that it may be recorded and shown."""
+        return re.sub(r"\A(\w+://)[^/?#]*@", r"\1", self.url or "").rstrip("/")
 
     @property
     def loads(self) -> tuple[Load, ...]:

@@ -16,16 +16,17 @@ import msgspec
 from slipstream_core.errors import RequestError
 from slipstream_core.manifest import Route
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
-from slipstream_core.observation import Forecast, Observation, Subject
+from slipstream_core.observation import Observation, Subject
 from slipstream_core.types import Arm, Decision, GenerationRequest, RequestProfile
 from slipstream_gateway.api.parse import parse_request
-from slipstream_gateway.decide.estimate import ForecastQuery, Learner, subject_of
+from slipstream_gateway.decide.estimate import Learner, subject_of
 from slipstream_gateway.decide.route import DecisionInputs, Health, decide, fresh_draws
 
 from slipstream_tools.bench.cases import Case, by_place
 from slipstream_tools.bench.oracle import FIRST_REQUESTS, Routed, captured, chosen_s, known_times, worst_class
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import PLAIN, SPECULATIVE, Worst
+from slipstream_tools.route import forecast
 
 
 class Classifier(Protocol):
@@ -94,31 +95,12 @@ class Replayer:
         request = parse_request(msgspec.json.encode(case.rows[PLAIN].request))
         profile = self._classifier.classify(request)
         subject = subject_of(profile, request.temperature, pair=self._route.key)
-        forecast = self._forecast(request, profile, subject, case.rows[PLAIN].load)
+        expected = forecast(self._learner, request, profile, self._route, load=case.rows[PLAIN].load)
         seed = f"replay {self._seed}: {case.draft}/{case.concurrency}/{case.round}/{case.index}"
         draws = fresh_draws(Random(seed).randbytes)
         health = Health(adaptive=SPECULATIVE in case.rows and _chooses_draft_lengths(self._route))
-        inputs = DecisionInputs(request, profile, self._route, forecast=forecast, draws=draws, health=health)
+        inputs = DecisionInputs(request, profile, self._route, forecast=expected, draws=draws, health=health)
         return subject, decide(inputs)
-
-    def _forecast(
-        self, request: GenerationRequest, profile: RequestProfile, subject: Subject, load: float
-    ) -> Forecast | None:
-        route = self._route
-        if route.speculative is None or route.policy is None or route.policy.spec.decision == "rules":
-            return None
-        return self._learner.forecast(
-            ForecastQuery(
-                subject,
-                profile,
-                plain_pool=route.plain.pool,
-                speculative_pool=route.speculative.pool,
-                plain_load=load,
-                speculative_load=load,
-                prompt_tokens=profile.prompt_tokens,
-                max_tokens=request.max_tokens,
-            )
-        )
 
 
 def _chooses_draft_lengths(route: Route) -> bool:

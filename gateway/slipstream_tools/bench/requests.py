@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from slipstream_core.errors import CommandError, shorten
+from slipstream_core.errors import CommandError, named_os_errors, shorten
 
 from slipstream_tools.bench.checks import Check, CheckError, make_checks
 
@@ -56,11 +56,8 @@ def read_requests(path: Path) -> BenchFile:
     Raises:
         CommandError: the file cannot be read, or has no usable line.
     """
-    try:
-        with path.open("rb") as lines:
-            return parse_requests(lines, source=str(path))
-    except OSError as error:
-        raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
+    with named_os_errors(f"{path}: cannot be read", exit_code=2), path.open("rb") as lines:
+        return parse_requests(lines, source=str(path))
 
 
 def parse_requests(lines: Iterable[bytes], *, source: str) -> BenchFile:

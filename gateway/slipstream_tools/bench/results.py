@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 import msgspec
-from slipstream_core.errors import CommandError
+from slipstream_core.errors import CommandError, named_os_errors
 
 from slipstream_tools.bench.arrivals import Load
 
@@ -130,11 +130,8 @@ def read_results(path: Path) -> Results:
     Raises:
         CommandError: it cannot be read, or a line is neither header nor row; names the line.
     """
-    try:
-        with path.open("rb") as file:
-            header, rows, sessions, _ = _read(path, file)
-    except OSError as error:
-        raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
+    with named_os_errors(f"{path}: cannot be read", exit_code=2), path.open("rb") as file:
+        header, rows, sessions, _ = _read(path, file)
     return Results(header, [row for row in rows if row.phase == MEASURE], sessions)
 
 
@@ -149,13 +146,11 @@ class ResultsFile:
         """
         self._path = path
         self.finished: set[RowKey] = set()
-        try:
+        with named_os_errors(f"{path}: cannot be written", exit_code=2):
             self._file = path.open("ab", buffering=0)
             is_new = not self._file.tell()
             if not is_new:
                 self._go_on(header)
-        except OSError as error:
-            raise CommandError(f"{path}: cannot be written: {error.strerror or error}", exit_code=2) from error
         # The header is written with the first row: a session with nothing left to run adds none.
         self._unwritten: Header | None = None if is_new else header
         if is_new:
@@ -183,10 +178,8 @@ class ResultsFile:
         self.finished = {row.key for row in rows if row.phase == MEASURE}
 
     def _write(self, value: Header | Row) -> None:
-        try:
+        with named_os_errors(f"{self._path}: cannot be written"):
             self._file.write(msgspec.json.encode(value) + b"\n")
-        except OSError as error:
-            raise CommandError(f"{self._path}: cannot be written: {error.strerror or error}") from error
 
 
 def _read(path: Path, file: BinaryIO) -> tuple[Header, list[Row], int, int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 from slipstream_core.environment import secret
-from slipstream_core.errors import CommandError
+from slipstream_core.errors import CommandError, named_os_errors
 from slipstream_core.manifest import SpeculationPolicy
 from slipstream_core.manifest.objects import Metadata
 
@@ -47,10 +47,8 @@ class Session:
             places = max([*options.concurrency, *(OPEN_LOOP_PLACES for _ in options.arrivals)])
             self._manifest = fetched(self._manifest, places, options.dtype)
         self._check()
-        try:
+        with named_os_errors(f"--out {options.out}", exit_code=2):
             options.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CommandError(f"--out {options.out}: {error.strerror or error}", exit_code=2) from error
         self.results_path = options.out / RESULTS_FILE
 
     def measure(self) -> Results:
@@ -102,7 +100,7 @@ class Session:
     def _settings(self) -> Settings:
         options = self._options
         files = [options.manifest, *([options.classifier] if options.classifier else [])]
-        system = _without_user(options.url) if options.url else ", ".join(_fingerprint(path) for path in files)
+        system = options.shown_url if options.url else ", ".join(_fingerprint(path) for path in files)
         same = ("drafts", "rounds", "warmup", "seed", "timeout_s", "model", "limit")
         return Settings(
             requests=self._file.source,
@@ -199,15 +197,8 @@ def _named(requests: Sequence[BenchRequest]) -> str | None:
 
 def _fingerprint(path: Path) -> str:
     """A file's name with a hash of its content."""
-    try:
+    with named_os_errors(f"{path}: cannot be read", exit_code=2):
         return f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
-    except OSError as error:
-        raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
-
-
-def _without_user(url: str) -> str:
-    """`url` without user name and password, so that it may be recorded and shown."""
-    return re.sub(r"\A(\w+://)[^/?#]*@", r"\1", url).rstrip("/")
 
 
 def _object_name(text: str) -> str:

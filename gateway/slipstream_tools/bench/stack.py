@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from slipstream_tools.up.run_folder import make_run_folder
 from slipstream_tools.up.servers import LocalServers
 
 GATEWAY_READY_S = 30.0
-REDIS_VARIABLE = "SLIPSTREAM_REDIS_URL"
 
 
 @contextmanager
@@ -34,12 +32,13 @@ def running_stack(manifest: bytes, *, load_timeout_s: float, classifier: Path | 
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         path = folder / "manifest.yaml"
         path.write_bytes(manifest)
-        options = UpOptions(manifest=path, port=port, classifier=classifier, timeout_s=load_timeout_s)
+        # Without the environment's Redis: a bench must not teach the gateways in service, nor learn from them.
+        options = UpOptions(manifest=path, port=port, classifier=classifier, timeout_s=load_timeout_s, redis="")
         ready = prepare(options, run_dir=folder, report=_say, stopping=lambda: False)
         servers = LocalServers(ready.table, options=ready.options, run_dir=folder, vllm=ready.vllm)
         cleanup.callback(servers.stop)
         servers.wait_ready(report=_say, stopping=lambda: False)
-        gateway = _gateway(ready.options, folder, servers.addresses)
+        gateway = GatewayProcess(options=ready.options, run_dir=folder, addresses=servers.addresses)
         cleanup.callback(gateway.stop)
         gateway.wait_ready(timeout_s=GATEWAY_READY_S)
         yield options.url
@@ -47,13 +46,3 @@ def running_stack(manifest: bytes, *, load_timeout_s: float, classifier: Path | 
 
 def _say(line: str) -> None:
     print(f"slipstream: {line}", file=sys.stderr, flush=True)
-
-
-def _gateway(options: UpOptions, folder: Path, addresses: Mapping[str, str]) -> GatewayProcess:
-    """A gateway without Redis: a bench must not teach the gateways in service, nor learn from them."""
-    shared = os.environ.pop(REDIS_VARIABLE, None)
-    try:
-        return GatewayProcess(options=options, run_dir=folder, addresses=addresses)
-    finally:
-        if shared is not None:
-            os.environ[REDIS_VARIABLE] = shared

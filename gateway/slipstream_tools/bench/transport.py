@@ -10,10 +10,10 @@ import asyncio
 import time
 from collections.abc import Mapping
 from types import SimpleNamespace
-from urllib.parse import urlsplit
 
 import aiohttp
 from slipstream_core.errors import CommandError, SlipstreamError
+from slipstream_core.hosts import is_http_url
 
 CONNECT_TIMEOUT_S = 5.0
 CONNECT_ATTEMPTS = 4
@@ -44,12 +44,7 @@ class HttpTransport:
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         """Raises `CommandError` where `url` is not an http(s) URL."""
-        try:
-            parts = urlsplit(url)
-            is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError as error:
-            raise CommandError(f"--url: {error}, got {url!r}", exit_code=2) from error
-        if not is_good:
+        if not is_http_url(url):
             raise CommandError(f"--url must be http://host:port or https://host:port, got {url!r}", exit_code=2)
         self._url = url.rstrip("/")
         self._headers = {"accept-encoding": "identity", **headers}

@@ -7,12 +7,12 @@ import json
 import sys
 from collections.abc import Callable
 
+from slipstream_core.environment import user
 from slipstream_core.errors import CommandError
 from slipstream_gateway.capture.store import CaptureStore
 
 from slipstream_tools.drafts import export, follow, forget, statistics, training
 from slipstream_tools.drafts.new_file import new_file
-from slipstream_tools.drafts.record import user
 from slipstream_tools.drafts.selection import Selection, nothing_found
 
 

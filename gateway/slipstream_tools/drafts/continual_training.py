@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from slipstream_core.environment import user
 from slipstream_core.errors import CommandError
 from slipstream_gateway.capture.store import CaptureStore
 
 from slipstream_tools.drafts import training
 from slipstream_tools.drafts.events import DRIFT, NOT_BETTER, NOT_TRAINED, TRAINED, Event, Events
 from slipstream_tools.drafts.new_answers import NewAnswers
-from slipstream_tools.drafts.record import user
 from slipstream_tools.drafts.selection import Selection
 
 _RECORD, _WORK = "training.json", ".training"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 import msgspec
-from slipstream_core.errors import CommandError
+from slipstream_core.errors import CommandError, named_os_errors
 
 DRIFT, TRAINED, NOT_BETTER, NOT_TRAINED = "drift", "trained", "not_better", "not_trained"
 FILE, _LOCK = "events.jsonl", ".lock"
@@ -52,10 +52,8 @@ class Events:
     def add(self, event: Event) -> None:
         """Write `event`, and print it. Raises `CommandError` if it cannot be written."""
         line = msgspec.json.encode(event)
-        try:
+        with named_os_errors(self._path):
             self._write(line)
-        except OSError as exc:
-            raise CommandError(f"{self._path}: {exc.strerror or exc}") from exc
         self._found.append(event)
         print(line.decode(), flush=True)
 

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from slipstream_core.errors import CommandError
+from slipstream_core.errors import named_os_errors
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[TextIO]:
     """A new file for its owner alone, which is there once it is whole. Raises `CommandError`."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with named_os_errors(path):
         if path.exists():
             raise FileExistsError(errno.EEXIST, "the file exists")
         descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -26,5 +26,3 @@ def new_file(path: Path) -> Iterator[TextIO]:
             hidden.rename(path)
         finally:
             hidden.unlink(missing_ok=True)
-    except OSError as exc:
-        raise CommandError(f"{path}: {exc.strerror or exc}") from exc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
@@ -78,15 +79,9 @@ def _add_training(parser: argparse.ArgumentParser, when: str = "") -> None:
     start.add_argument("--draft", metavar="FOLDER", help=f"{when}the draft to start from")
     start.add_argument("--new", metavar="LAYERSxHIDDEN", help=f"{when}start a new draft, such as 1x192")
     parser.add_argument(
-        "--passes", type=_passes, default=3, metavar="N", help=f"{when}how often each answer is read (default: 3)"
+        "--passes", type=_up_to(1000), default=3, metavar="N", help=f"{when}how often each answer is read (default: 3)"
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=f"{when}default: auto")
-
-
-def _passes(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 1000, got {text!r}")
-    return int(text)
 
 
 def _add_follow(parser: argparse.ArgumentParser) -> None:
@@ -101,18 +96,25 @@ def _add_follow(parser: argparse.ArgumentParser) -> None:
     _add_training(parser, "with --train: ")
     parser.add_argument(
         "--answers",
-        type=_count,
+        type=_up_to(1_000_000),
         default=2000,
         metavar="N",
         help="with --train: number of answers for the first training of a class (default: 2000)",
     )
     parser.add_argument(
-        "--interval", type=_count, default=30, metavar="S", help="seconds between two reads of the store (default: 30)"
+        "--interval",
+        type=_up_to(1_000_000),
+        default=30,
+        metavar="S",
+        help="seconds between two reads of the store (default: 30)",
     )
     parser.add_argument("--once", action="store_true", help="read the store once, and end")
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 1000000, got {text!r}")
-    return int(text)
+def _up_to(most: int) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        if not text.isdecimal() or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {most}, got {text!r}")
+        return int(text)
+
+    return count

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from slipstream_core.errors import CommandError
 from slipstream_gateway.capture.store import CaptureStore, StoredFile
 
@@ -47,11 +48,9 @@ class Selection(NamedTuple):
             names = table.column("request_class").to_pylist()
             table = table.filter(pa.array([self._is_of_class(name) for name in names], pa.bool_()))
         if self.since_time is not None:
-            times = table.column("time").to_pylist()
-            table = table.filter(pa.array([time >= self.since_time for time in times], pa.bool_()))
+            table = table.filter(pc.field("time") >= self.since_time)
         if self.target is not None:
-            targets = table.column("target").to_pylist()
-            table = table.filter(pa.array([target == self.target for target in targets], pa.bool_()))
+            table = table.filter(pc.field("target") == self.target)
         return table
 
     def _is_of_class(self, name: str) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from slipstream_core.arguments import at_least_one
+from slipstream_core.arguments import at_least_one, number
 from slipstream_core.errors import CommandError
 from slipstream_core.installation import how_to_install
 from slipstream_core.rate_limits import Limits
@@ -252,13 +252,7 @@ def _duration(text: str) -> timedelta:
 
 
 def _usd(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1e6:  # false for NaN, too
-        raise argparse.ArgumentTypeError(f"expected USD from 0 to 1000000, got {text!r}")
-    return value
+    return number(text, "USD from 0 to 1000000", lambda value: 0 <= value <= 1e6)
 
 
 def _secret(text: str) -> SecretName:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import yaml
-from slipstream_core.errors import CommandError
+from slipstream_core.errors import CommandError, named_os_errors
 from slipstream_gateway.access.follow import write_private
 from slipstream_gateway.access.keyring import check_pepper, pepper_path, read_pepper
 from slipstream_gateway.access.records import AccessFile, parse_access, render_access
@@ -49,25 +49,18 @@ class FilePlace:
         return str(self._path)
 
     def read(self) -> AccessFile:
-        try:
+        with named_os_errors(f"{self._path}: cannot be read"):
             return parse_access(self._path.read_bytes(), name=str(self._path))
-        except OSError as exc:
-            raise CommandError(f"{self._path}: cannot be read: {exc.strerror or exc}") from exc
 
     def change(self, change: Change, *, create: bool = False) -> None:
-        try:
-            with self._locked():
-                file = AccessFile() if create and not self._path.exists() else self.read()
-                if create and not self._pepper.exists() and not file.keys:
-                    write_private(
-                        self._pepper, new_pepper()
-                    )  # first, because keys without their pepper would be refused
-                pepper = read_pepper(self._pepper)
-                check_pepper(file, pepper, name=str(self._path), pepper_name=str(self._pepper))
-                changed = apply(change, file, pepper, name=str(self._path))
-                write_private(self._path, render_access(changed))
-        except OSError as exc:
-            raise CommandError(f"{self._path}: cannot be written: {exc.strerror or exc}") from exc
+        with named_os_errors(f"{self._path}: cannot be written"), self._locked():
+            file = AccessFile() if create and not self._path.exists() else self.read()
+            if create and not self._pepper.exists() and not file.keys:
+                write_private(self._pepper, new_pepper())  # first, because keys without their pepper would be refused
+            pepper = read_pepper(self._pepper)
+            check_pepper(file, pepper, name=str(self._path), pepper_name=str(self._pepper))
+            changed = apply(change, file, pepper, name=str(self._path))
+            write_private(self._path, render_access(changed))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

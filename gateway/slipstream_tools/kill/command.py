@@ -1,5 +1,5 @@
-"""`slipstream kill`: sets the kill switch of a pair or a policy in a cluster, and waits until every gateway has applied
-it.
+"""`slipstream kill` sets the kill switch of a pair or a policy in a cluster, `slipstream unkill` removes it. Both wait
+until every gateway has applied the change.
 
 Exit codes: 0 every gateway confirmed; 1 it could not be set, or a live gateway did not confirm in time (named); 2 usage
 error, or an unusable kubeconfig; 3 it is set, and no gateway reports; 4 it is set, all live gateways confirmed, and
@@ -30,12 +30,10 @@ _LOOK_AGAIN_S = 1.0  # a gateway that has ended is detected by its silence alone
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.gateway:
-        return turn_at_gateways(args, on=True)
-    return asyncio.run(switch(args, on=True))
+    return turn_at_gateways(args, on=args.on) if args.gateway else asyncio.run(_switch(args, on=args.on))
 
 
-async def switch(args: argparse.Namespace, *, on: bool) -> int:
+async def _switch(args: argparse.Namespace, *, on: bool) -> int:
     """Set or remove the kill switch, print who goes by it and when, and return the exit code."""
     try:
         connected = await KubeClient.for_command(kubeconfig=args.kubeconfig, context=args.context)

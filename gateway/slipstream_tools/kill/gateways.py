@@ -6,20 +6,19 @@ Exit codes: 0 every gateway has applied it; 1 a gateway did not (named); 2 usage
 from __future__ import annotations
 
 import argparse
-import getpass
-import os
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import NamedTuple
 from urllib.error import HTTPError
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import msgspec
-from slipstream_core.environment import secret
+from slipstream_core.environment import secret, user
 from slipstream_core.errors import CommandError
+from slipstream_core.hosts import is_http_url
 from slipstream_core.manifest.kill_switch import KillEvent
 
 KEY_VARIABLE = "SLIPSTREAM_API_KEY"
@@ -58,7 +57,7 @@ def turn_at_gateways(args: argparse.Namespace, *, on: bool) -> int:
     if (key := secret(KEY_VARIABLE)) is not None:
         headers["authorization"] = f"Bearer {key}"
     for url in args.gateway:
-        if not _is_address(url):
+        if not is_http_url(url):
             raise CommandError(f"--gateway {url}: expected http://HOST:PORT", exit_code=2)
     with ThreadPoolExecutor(len(args.gateway)) as threads:
         asked = [threads.submit(_turn, url, pair, on, headers, args.timeout) for url in args.gateway]
@@ -66,14 +65,6 @@ def turn_at_gateways(args: argparse.Namespace, *, on: bool) -> int:
     for answer in answers:
         print(_said_of(answer, on=on), file=sys.stderr if answer.event is None else sys.stdout, flush=True)
     return NOT_APPLIED if any(answer.event is None for answer in answers) else 0
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
 
 
 def _pair(reference: str, namespace: str | None) -> str:
@@ -86,7 +77,7 @@ def _pair(reference: str, namespace: str | None) -> str:
 def _turn(url: str, pair: str, on: bool, headers: Mapping[str, str], timeout_s: float) -> _Answer:
     request = Request(
         f"{url.rstrip('/')}/admin/gateway-kills/{quote(pair)}",
-        data=msgspec.json.encode({"by": _user(), "reason": "slipstream kill --gateway" if on else ""}),
+        data=msgspec.json.encode({"by": user(), "reason": "slipstream kill --gateway" if on else ""}),
         headers=dict(headers),
         method="POST" if on else "DELETE",
     )
@@ -108,13 +99,6 @@ def _message(refusal: HTTPError) -> str:
         return msgspec.json.decode(body, type=_Refusal).error.message
     except ValueError:
         return body[:200].decode(errors="replace")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return str(os.getuid())
 
 
 def _said_of(answer: _Answer, *, on: bool) -> str:

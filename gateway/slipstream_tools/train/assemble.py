@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logit
+from scipy.special import expit, logit, softmax
 from slipstream_gateway.decide.classify.length import expected_tokens, stated_length
 from slipstream_gateway.decide.classify.model import HEADS, SHARES, TASK_WEIGHT, TASKS, Model
 
 from slipstream_tools.train.design import Design
 from slipstream_tools.train.figures import Predicted
-from slipstream_tools.train.fit import Linear, sigmoid, softmax
+from slipstream_tools.train.fit import Linear
 from slipstream_tools.train.heads import Heads
 
 
@@ -25,10 +25,10 @@ class Fits(NamedTuple):
 
 def predict(fits: Fits, found: Design, temperature: float) -> Predicted:
     """The probabilities and the expected length for every row of `found`."""
-    tasks = softmax((found.words @ fits.tasks.weights + fits.tasks.bias) / temperature)
+    tasks = softmax((found.words @ fits.tasks.weights + fits.tasks.bias) / temperature, axis=1)
     heads = fits.heads
     direct = found.words @ heads.words + heads.bias + found.counts @ heads.counts
-    long, rare, speculate = sigmoid(direct + TASK_WEIGHT * logit(tasks @ heads.by_task.clip(*SHARES))).T
+    long, rare, speculate = expit(direct + TASK_WEIGHT * logit(tasks @ heads.by_task.clip(*SHARES))).T
     tokens = [
         expected_tokens(TASKS[best], prompt, stated_length(prompt.text, prompt.system), heads.lengths[best])
         for best, prompt in zip(tasks.argmax(axis=1).tolist(), found.prompts, strict=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from slipstream_core.errors import CommandError
+from slipstream_core.errors import CommandError, named_os_errors
 from slipstream_gateway.decide.classify import default_model, save_model
 
 from slipstream_tools.train.report import as_json, as_markdown
@@ -56,13 +55,8 @@ def _check_writable(path: Path) -> None:
             path.unlink()
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Adds the file's name to a system error, which has it only if opening failed."""
-    try:
-        yield
-    except OSError as error:
-        raise CommandError(f"{path}: cannot be written: {error.strerror or error}", exit_code=2) from error
+def _writing(path: Path) -> AbstractContextManager[None]:
+    return named_os_errors(f"{path}: cannot be written", exit_code=2)
 
 
 def _say(line: str) -> None:

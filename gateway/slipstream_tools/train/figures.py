@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import kendalltau, rankdata
@@ -40,7 +41,7 @@ class Lengths(NamedTuple):
     tau: float | None
 
 
-class Figures(NamedTuple):
+class Figures(msgspec.Struct, frozen=True):
     """None if there are no rows to measure by, or all have one label. The last four are those of `Lengths`."""
 
     rows: int

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
+from scipy.special import expit
 from slipstream_gateway.decide.classify.model import TASKS
 
 from slipstream_tools.train.design import Floats, Indices
@@ -64,18 +65,9 @@ def fit_head(inputs: Any, labels: npt.NDArray[np.bool_], weights: Array, *, ridg
     targets = labels.astype(np.float32)[:, None]
 
     def cross_entropy(logits: Floats) -> tuple[Floats, Floats]:
-        return np.logaddexp(0.0, logits) - targets * logits, sigmoid(logits).astype(np.float32) - targets
+        return np.logaddexp(0.0, logits) - targets * logits, expit(logits).astype(np.float32) - targets
 
     return _minimise(inputs, cross_entropy, 1, weights, ridge=ridge, iterations=_HEAD_ITERATIONS)
-
-
-def softmax(logits: npt.NDArray[Any]) -> Array:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float64)
-
-
-def sigmoid(logits: npt.NDArray[Any]) -> Array:
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(logits, -30.0, 30.0))), np.float64)
 
 
 def _inverse_frequency(words: Any) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 from slipstream_gateway.decide.classify.model import TASKS
 
 from slipstream_tools.train.figures import Figures
@@ -39,16 +40,7 @@ def as_markdown(trained: Trained) -> str:
 def as_json(trained: Trained) -> str:
     """The report as one JSON object."""
     held_out = trained.held_out
-    value = None
-    if held_out is not None:
-        value = held_out._asdict() | {
-            "tasks": list(TASKS),
-            "total": held_out.total._asdict(),
-            "seen_sources": held_out.seen_sources._asdict(),
-            "folds": {name: figures._asdict() for name, figures in held_out.folds.items()},
-            "sources": {name: figures._asdict() for name, figures in held_out.sources.items()},
-            "excluded": {name: figures._asdict() for name, figures in held_out.excluded.items()},
-        }
+    value = None if held_out is None else {**msgspec.to_builtins(held_out), "tasks": list(TASKS)}
     return json.dumps({"rows": trained.rows, "kept": list(trained.kept), "held_out": value}, indent=2) + "\n"
 
 
@@ -79,7 +71,7 @@ def mean_accuracy(held_out: HeldOut) -> float | None:
 
 
 def _line(name: str, figures: Figures) -> str:
-    shares = " | ".join(_share(value) for value in figures[1:])
+    shares = " | ".join(_share(value) for value in msgspec.structs.astuple(figures)[1:])
     return f"| {name} | {figures.rows} | {shares} |"
 
 

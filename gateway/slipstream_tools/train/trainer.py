@@ -7,16 +7,18 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from scipy.optimize import minimize_scalar
+from scipy.special import softmax
 from slipstream_gateway.decide.classify.model import TASKS, Model
 
 from slipstream_tools.train.assemble import Fits, assemble, predict
 from slipstream_tools.train.design import Design, Indices, design
 from slipstream_tools.train.figures import Array, Figures, Predicted, confusion, macro_f1, measure
-from slipstream_tools.train.fit import Linear, balance, fit_tasks, softmax
+from slipstream_tools.train.fit import Linear, balance, fit_tasks
 from slipstream_tools.train.heads import fit_heads
 from slipstream_tools.train.phrasings import SOURCE, phrased_rows
 from slipstream_tools.train.rows import Row
@@ -32,7 +34,7 @@ Progress = Callable[[str], None]
 Mask = npt.NDArray[np.bool_]
 
 
-class HeldOut(NamedTuple):
+class HeldOut(msgspec.Struct, frozen=True):
     """Figures on sources that the predicting model was not trained on: all rows, by fold, by source.
 
     `seen_sources` are the figures in distribution: on rows held out at random, whose sources the model was trained on.
@@ -217,7 +219,7 @@ def _temperature(margins: Array, labels: Indices, scored: Mask) -> float:
     own, wanted = margins[scored], labels[scored]
 
     def loss(temperature: float) -> float:
-        chances = softmax(own / temperature)[np.arange(len(wanted)), wanted]
+        chances = softmax(own / temperature, axis=1)[np.arange(len(wanted)), wanted]
         return -float(np.log(np.maximum(chances, 1e-9)).mean())
 
     return float(minimize_scalar(loss, bounds=_TEMPERATURES, method="bounded").x)

@@ -17,6 +17,7 @@ from types import FrameType
 from slipstream_core.errors import CommandError
 
 from slipstream_tools.up.demo import DemoCommand, DemoPrompts, demo_commands, general_prompts, read_prompts
+from slipstream_tools.up.engine_checks import wait_checked
 from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions, options_of
 from slipstream_tools.up.parent_make import ParentMake
@@ -141,7 +142,7 @@ def _wait_ready(
                 supervisor.look()
             return stop.is_set()
 
-        if not gateway.wait_checked(timeout_s=CHECKED_S, stopping=stopping, report=_print):
+        if not wait_checked(gateway, workers=options.workers, timeout_s=CHECKED_S, report=_print, stopping=stopping):
             return None
     return supervisors
 

@@ -75,8 +75,8 @@ def read_checks(body: bytes) -> list[ServerCheck]:
 def wait_checked(
     gateway: Gateway, *, workers: int, timeout_s: float, report: Report, stopping: Callable[[], bool]
 ) -> bool:
-    """Waits until the gateway has checked each engine once, and prints the results. False when `stopping()` became true
-    first."""
+    """Waits until the gateway has checked each engine once, because no request speculates there before, and prints the
+    results. False when `stopping()` became true first."""
     deadline_s, report_s = time.monotonic() + timeout_s, time.monotonic() + _REPORT_S
     checks: list[ServerCheck] | None = []
     while True:

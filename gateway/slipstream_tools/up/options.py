@@ -9,15 +9,23 @@ import msgspec
 from slipstream_core.arguments import AtLeastOne, File, Port, Seconds, add_options, option, read_options
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_core.manifest.vllm_command import set_by_slipstream
+from slipstream_core.settings import CaptureStore, Classifier, KeyFile, Redis
 
 from slipstream_tools.up.ports import Port as TakenPort
-from slipstream_tools.up.vllm_arguments import check_argument
 
 LOOPBACK = "127.0.0.1"
 ENGINES = ("slipstream", "vllm")
 MODELS = ("embedded", "smollm2")
 EXAMPLES = EMBEDDED_MANIFEST.parent
 """Folder of the package's example manifests."""
+
+
+def check_argument(text: str) -> str:
+    """An argument of a user for vLLM; not one that the manifest, or `slipstream up` itself, determines."""
+    if set_by_slipstream(text):
+        raise argparse.ArgumentTypeError(f"{text.partition('=')[0]} is set by 'slipstream up'; got {text!r}")
+    return text
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,10 +48,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         Port | None,
         option("port for console, metrics and evidence, reachable from this machine only (default: --port)"),
     ] = None
-    keys: Annotated[
-        File | None,
-        option("API keys from 'slipstream keys' (default: everybody who reaches the gateway may use it)"),
-    ] = None
+    keys: KeyFile = None
     allow_anonymous: Annotated[bool, option("listen without --keys on an address that other machines can reach")] = (
         False
     )
@@ -52,21 +57,9 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     http_port: Annotated[Port | None, option("Triton's HTTP port (default: a free one)")] = None
     metrics_port: Annotated[Port | None, option("Triton's metrics port (default: a free one)")] = None
     workers: Annotated[AtLeastOne, option("gateways that serve the port, each with an admin port of its own")] = 1
-    redis: Annotated[
-        str | None,
-        option("Redis where gateways share measurements, redis://host:port/db; or SLIPSTREAM_REDIS_URL", metavar="URL"),
-    ] = None
-    classifier: Annotated[
-        File | None, option("classifier from 'slipstream train' (default: the one in the package)")
-    ] = None
-    capture_store: Annotated[
-        str | None,
-        option(
-            "folder, or s3://BUCKET/PREFIX, for the answers that policies with 'capture' keep (default: none are kept)",
-            "--capture-store",
-            metavar="FOLDER|URL",
-        ),
-    ] = None
+    redis: Redis = None
+    classifier: Classifier = None
+    capture_store: CaptureStore = None
     timeout_s: Annotated[
         Seconds | None,
         option("time limit for loading models; large checkpoints need more (default: 110 for Triton, 600 for vLLM)"),

@@ -7,11 +7,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-
-from slipstream_core.errors import CommandError
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -19,7 +17,6 @@ _AUTOGROUP = Path("/proc/self/autogroup")
 _AUTOGROUP_TRIES = 5
 _AUTOGROUP_PAUSE_S = 0.11
 _POLL_S = 0.02
-_READY_POLL_S = 0.1
 _SETTLE_S = 2.0
 _KILLED_S = 0.2  # an init process that reaps nothing leaves dead processes in the group
 
@@ -137,31 +134,6 @@ class Child:
             _is_gone_within(group, _KILLED_S)
         with suppress(subprocess.TimeoutExpired):  # a process that waits for a dead disk cannot be killed
             self._process.wait(_KILLED_S)
-
-
-def wait_until_ready(
-    child: Child,
-    *,
-    is_ready: Callable[[], bool],
-    failure: Callable[[], str],
-    timeout_s: float,
-    stopping: Callable[[], bool],
-) -> bool:
-    """Waits until `is_ready()`. False when `stopping()` became true first.
-
-    Raises:
-        CommandError: the child ended, with the message of `failure()`, or is not ready after `timeout_s`.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not is_ready():
-        if stopping():
-            return False
-        if (status := child.exit_status()) is not None:
-            raise CommandError(f"{child.name} {status} while starting: {failure()}")
-        if time.monotonic() > deadline:
-            raise CommandError(f"{child.name} is not ready after {timeout_s:g} s; its log: {child.log_path}")
-        time.sleep(_READY_POLL_S)
-    return True
 
 
 def _lower_priority(nice: int) -> None:

@@ -13,7 +13,6 @@ from slipstream_tools.up.cache import Report
 from slipstream_tools.up.model_repository import write_repository
 from slipstream_tools.up.options import LOOPBACK, UpOptions
 from slipstream_tools.up.ports import free_ports
-from slipstream_tools.up.processes import Child
 from slipstream_tools.up.supervisor import Supervisor
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 from slipstream_tools.up.vllm_environment import VllmInstall
@@ -74,8 +73,8 @@ class LocalServers:
             raise
 
     @property
-    def children(self) -> list[Child]:
-        return [server.child for server in (self._triton, *self._vllm.values()) if server is not None]
+    def _servers(self) -> list[TritonServer | VllmServer]:
+        return [server for server in (self._triton, *self._vllm.values()) if server is not None]
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -104,17 +103,15 @@ class LocalServers:
         limits = {TritonServer: self._triton_ready_s, VllmServer: VLLM_READY_S}
         return [
             Supervisor(server, start_limit_s=self._timeout_s or limits[type(server)], report=report)
-            for server in (self._triton, *self._vllm.values())
-            if server is not None
+            for server in self._servers
         ]
 
     def stop(self) -> None:
         """Stops all of them: requests the termination of all, then waits for each."""
-        for child in self.children:
-            child.terminate()
-        for server in (self._triton, *self._vllm.values()):
-            if server is not None:
-                server.stop()
+        for server in self._servers:
+            server.child.terminate()
+        for server in self._servers:
+            server.stop()
 
     def _start_triton(self, table: RoutingTable, options: UpOptions, run_dir: Path, vllm: VllmInstall | None) -> None:
         pairs = local_pairs(table)

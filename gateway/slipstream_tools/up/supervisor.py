@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from slipstream_core.errors import CommandError
 
 from slipstream_tools.up.cache import Report
-from slipstream_tools.up.processes import Child
+from slipstream_tools.up.server import Server
 
 MAX_FAILED_STARTS = 4
 STABLE_S = 10.0
 _PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0)
-
-
-class Supervised(Protocol):
-    """A server that can be started again, with the same ports."""
-
-    @property
-    def child(self) -> Child: ...
-
-    def is_up(self) -> bool: ...
-
-    def restart(self) -> None:
-        """Kills the rest of it, and starts it. Raises `OSError`."""
-        ...
-
-    def failure(self) -> str:
-        """The reason why it failed to start."""
-        ...
 
 
 class Supervisor:
@@ -39,7 +21,7 @@ class Supervisor:
 
     def __init__(
         self,
-        server: Supervised,
+        server: Server,
         *,
         start_limit_s: float,
         report: Report,

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 from slipstream_core.errors import CommandError
 
-from slipstream_tools.up.probe import Probe
-from slipstream_tools.up.processes import Child, wait_until_ready
+from slipstream_tools.up.processes import Child
 from slipstream_tools.up.run_folder import is_fit_for_shell, unfit
+from slipstream_tools.up.server import Server
 from slipstream_tools.up.triton_install import find_triton, link_backends, link_libraries, triton_environment
 
 EXIT_TIMEOUT_S = 5
@@ -43,7 +43,7 @@ class TritonPorts(msgspec.Struct, frozen=True, kw_only=True):
     metrics: int
 
 
-class TritonServer:
+class TritonServer(Server):
     """A running `tritonserver` for one model repository.
 
     `run_dir` is private to this server and holds its backend folder and log.
@@ -62,8 +62,8 @@ class TritonServer:
         install = find_triton()
         backends = link_backends(install, run_dir / "backends")
         libraries = link_libraries(install, run_dir / "libraries")
+        super().__init__(health_url=f"http://{ports.host}:{ports.http}/v2/health/ready")
         self.ports = ports
-        self._probe = Probe()
         self._shared_memory_prefix = f"slipstream_{ports.grpc}_{time.monotonic_ns()}_"
         self.child = Child(
             name="Triton",
@@ -95,20 +95,14 @@ class TritonServer:
         Raises:
             CommandError: the server ended, with its own reason, or is not ready `timeout_s` after its last start.
         """
-
-        def wait() -> bool:
-            return wait_until_ready(
-                self.child, is_ready=self.is_up, failure=self.failure, timeout_s=timeout_s, stopping=stopping
-            )
-
         for _ in range(_RESTARTS):
             try:
-                return wait()
+                return super().wait_ready(timeout_s=timeout_s, stopping=stopping)
             except CommandError:
                 if not was_starved(self.child):
                     raise
             self.restart()
-        return wait()
+        return super().wait_ready(timeout_s=timeout_s, stopping=stopping)
 
     def failure(self) -> str:
         """The reason of its failure: the most informative line of its log, on one line."""
@@ -117,11 +111,7 @@ class TritonServer:
             if found := pattern.search(log):
                 # A Python traceback follows, on the same line with escaped line ends.
                 return found["why"].partition("\\n")[0].strip().rstrip(";").strip('" ')
-        return self.child.log_tail(lines=1) or "its log is empty"
-
-    def is_up(self) -> bool:
-        """Whether every model is loaded."""
-        return self._probe.is_ok(f"http://{self.ports.host}:{self.ports.http}/v2/health/ready")
+        return super().failure()
 
     def restart(self) -> None:
         """Kills the rest of it, and starts it again on the same ports. Raises `OSError`."""

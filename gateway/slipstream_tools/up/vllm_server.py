@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 from slipstream_core.manifest.vllm_command import SCHEDULER, Speculation
 from slipstream_core.vllm_log import informative_line
 
-from slipstream_tools.up.probe import Probe
-from slipstream_tools.up.processes import Child, wait_until_ready
+from slipstream_tools.up.processes import Child
+from slipstream_tools.up.server import Server
 from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 
 EXIT_TIMEOUT_S = 10.0
@@ -69,7 +69,7 @@ class VllmLaunch(msgspec.Struct, frozen=True, kw_only=True):
         return threads if self.plugin else {**threads, "VLLM_PLUGINS": ""}
 
 
-class VllmServer:
+class VllmServer(Server):
     """A running `vllm.entrypoints.openai.api_server`. `run_dir` is private to this server and holds its log."""
 
     def __init__(
@@ -84,8 +84,8 @@ class VllmServer:
     ) -> None:
         """Starts it; it is not ready yet. `env` is added to the environment of `install`."""
         self.launch = launch
-        self._probe = Probe()
         self.url = f"http://{host}:{port}"
+        super().__init__(health_url=f"{self.url}/health")
         self._temporary = _short_folder()
         self.child = Child(
             name="vLLM",
@@ -108,16 +108,6 @@ class VllmServer:
             nice=NICE,
         )
 
-    def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
-        """Waits until the model is loaded. False when `stopping()` became true first.
-
-        Raises:
-            CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
-        """
-        return wait_until_ready(
-            self.child, is_ready=self.is_up, failure=self.failure, timeout_s=timeout_s, stopping=stopping
-        )
-
     def phase(self) -> str:
         """The present phase of its start, from its log."""
         log = self.child.log_tail(lines=1000)
@@ -126,15 +116,6 @@ class VllmServer:
     def failure(self) -> str:
         """The reason of its failure: the most informative line of its log."""
         return informative_line(self.child.log_tail(lines=1000)) or "its log is empty"
-
-    def is_up(self) -> bool:
-        """Whether the model is loaded."""
-        return self._probe.is_ok(f"{self.url}/health")
-
-    def restart(self) -> None:
-        """Kills the rest of it and of the engine's processes, and starts it again on the same port. Raises
-        `OSError`."""
-        self.child.restart()
 
     def stop(self) -> None:
         """Stops it and the engine's processes, waiting for running requests up to `EXIT_TIMEOUT_S`."""

@@ -108,7 +108,7 @@ def test_a_running_gateway_says_why_a_server_is_not_checked(
     try:
         lines: list[str] = []
         _answers(gateway)
-        assert gateway.wait_checked(timeout_s=timeout_s, stopping=lambda: False, report=lines.append)
+        assert wait_checked(gateway, workers=1, timeout_s=timeout_s, report=lines.append, stopping=lambda: False)
     finally:
         gateway.stop()
     [line] = lines

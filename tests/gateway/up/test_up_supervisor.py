@@ -13,6 +13,7 @@ import psutil
 import pytest
 from slipstream_core.errors import CommandError
 from slipstream_tools.up.processes import Child
+from slipstream_tools.up.server import Server
 from slipstream_tools.up.supervisor import MAX_FAILED_STARTS, STABLE_S, Supervisor
 
 from tests.support.polling import eventually
@@ -24,23 +25,17 @@ START_LIMIT_S = 30.0
 SERVER = "echo start; test -e broken && { echo the model is broken; exit 3; }; sleep 300 & echo $! > child; wait"
 
 
-class Server:
+class Program(Server):
     """A program that is up as soon as it runs, unless told otherwise."""
 
     def __init__(self, folder: Path) -> None:
-        self.child = Child(
-            name="the server", command=["sh", "-c", SERVER], log_path=folder / "log", env=os.environ, cwd=folder
-        )
+        super().__init__(health_url="")
+        command = ["sh", "-c", SERVER]
+        self.child = Child(name="the server", command=command, log_path=folder / "log", env=os.environ, cwd=folder)
         self.can_be_up = True
 
     def is_up(self) -> bool:
         return self.can_be_up and self.child.exit_status() is None
-
-    def restart(self) -> None:
-        self.child.restart()
-
-    def failure(self) -> str:
-        return self.child.log_tail(1)
 
     def kill(self) -> None:
         os.kill(self.child.pid, signal.SIGKILL)
@@ -51,7 +46,7 @@ class Supervised:
     """A supervisor whose clock the test moves."""
 
     def __init__(self, folder: Path) -> None:
-        self.server = Server(folder)
+        self.server = Program(folder)
         self.now_s = 0.0
         self.lines: list[str] = []
         self.supervisor = Supervisor(

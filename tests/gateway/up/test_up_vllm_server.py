@@ -11,9 +11,8 @@ from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair, load_file, parse
 from slipstream_core.vllm_log import informative_line
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
-from slipstream_tools.up.options import EXAMPLES, UpOptions
+from slipstream_tools.up.options import EXAMPLES, UpOptions, check_argument
 from slipstream_tools.up.servers import local_pairs, with_ports
-from slipstream_tools.up.vllm_arguments import check_argument
 from slipstream_tools.up.vllm_pairs import launch_of, vllm_pairs
 
 from tests.support.manifests import pair_yaml

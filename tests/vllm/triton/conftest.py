@@ -11,6 +11,7 @@ import httpx
 import pytest
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import load_file
+from slipstream_tools.up.engine_checks import wait_checked
 from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.model_repository import write_repository
 from slipstream_tools.up.options import UpOptions
@@ -134,7 +135,8 @@ def vllm_triton_gateway(tmp_path_factory: pytest.TempPathFactory, vllm_triton: T
     gateway = GatewayProcess(options=options, run_dir=folder)
     try:
         gateway.wait_ready(timeout_s=90.0)
-        gateway.wait_checked(timeout_s=CHECKED_S, stopping=lambda: False)  # nothing speculates before
+        # Nothing speculates before.
+        wait_checked(gateway, workers=1, timeout_s=CHECKED_S, report=print, stopping=lambda: False)
         yield options.url
     finally:
         gateway.stop()

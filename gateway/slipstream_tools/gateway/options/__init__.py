@@ -54,6 +54,7 @@ def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> Gateway
     cluster, admin, access = source.cluster_of(args), checks.admin_of(args), checks.access_of(args)
     checks.check_workers(args.workers, admin.port)
     checks.check_ext_proc(args)
+    checks.check_files(args)
     listeners = [("--host", args.host), ("--admin-host", admin.host), *checks.ext_proc_host(args)]
     checks.check_exposure(listeners, allowed=args.allow_anonymous or access.enabled)
     redis_url = source.redis_of(args)
@@ -71,11 +72,9 @@ def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> Gateway
         conformance=read_options(args, ConformanceSettings),
         telemetry=telemetry_settings(),
         redis_url=redis_url,
-        classifier=checks.classifier_of(args),
         capture_store=checks.capture_store_of(args),
         access=access,
         admin=admin,
-        state_folder=checks.state_folder_of(args),
         upstreams=checks.upstreams_of(args),
         audit=checks.audit_of(args),
     )

@@ -106,22 +106,12 @@ def check_keys(table: RoutingTable) -> None:
                 raise ManifestError(str(exc), field=field) from None
 
 
-def classifier_of(args: argparse.Namespace) -> Path | None:
-    """Raises `CommandError` if the file is no classifier."""
-    if not args.classifier:
-        return None
-    file: Path = args.classifier.absolute()
-    load_model(file)
-    return file
-
-
-def state_folder_of(args: argparse.Namespace) -> Path | None:
-    folder: Path | None = args.state_folder
-    if folder is None:
-        return None
-    if not folder.is_dir():
-        raise CommandError(f"--state-folder {folder}: there is no such folder.", exit_code=2)
-    return folder.absolute()
+def check_files(args: argparse.Namespace) -> None:
+    """Raises `CommandError` if the classifier is none, or there is no folder for the state."""
+    if args.classifier:
+        load_model(args.classifier)
+    if args.state_folder is not None and not args.state_folder.is_dir():
+        raise CommandError(f"--state-folder {args.state_folder}: there is no such folder.", exit_code=2)
 
 
 def audit_of(args: argparse.Namespace) -> AuditSettings:

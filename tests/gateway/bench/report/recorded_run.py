@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slipstream_tools.bench.cases import Prices
-from slipstream_tools.bench.results import Header, Results, Row, Settings
+from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summarize import summarize
 from slipstream_tools.bench.summary import Summary, Thresholds
+
+from tests.gateway.bench.rows import results
 
 CLASSES = ("summary", "label")
 # By class: output tokens, seconds per token when plain and when speculative, share of accepted draft tokens.
@@ -50,10 +52,7 @@ def _row(index: int, name: str, kind: str, mode: str, level: int, prompt: str, e
 
 
 def make_summary(rows: list[Row], *, price: float | None = 2.0, source: str = "calls.jsonl") -> Summary:
-    settings = Settings(
-        requests=source, digest="0" * 16, system="pair.yaml@0123456789ab", drafts=(), rounds=1, warmup=1,
-        modes=tuple(dict.fromkeys(row.mode for row in rows)) or ("plain",), seed=3, timeout_s=60.0, model=None,
-        concurrency=tuple(dict.fromkeys(row.concurrency for row in rows)) or (1,), limit=None,
-    )  # fmt: skip
+    empty = {} if rows else {"modes": ("plain",), "concurrency": (1,)}
+    found = results(rows, requests=source, system="pair.yaml@0123456789ab", warmup=1, seed=3, **empty)
     prices = Prices(plain=price, speculative=price)
-    return summarize(Results(Header(settings=settings), rows, 1), thresholds=Thresholds(), prices=prices)
+    return summarize(found, thresholds=Thresholds(), prices=prices)
