@@ -11,7 +11,8 @@ from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.reports import UnreachableServers
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ConditionType, GatewaysStatus, Replicas
 
-from slipstream_operator.children.all import has_servers, is_group, lacks_kind, missing_kinds
+from slipstream_operator.children.all import has_servers, lacks_kind, missing_kinds
+from slipstream_operator.children.identity import is_group
 from slipstream_operator.children.init_containers import has_draft_model
 from slipstream_operator.children.repository import weights_hash
 from slipstream_operator.reconcile.deadline import group_deadline
@@ -86,8 +87,7 @@ def _ready(case: PairCase, replicas: Replicas, pod: PodProblem | None) -> Findin
     if rejected:
         return Reason.CHILDREN_REJECTED(message)
     if observed.deployment is not None and replicas.desired == 0:
-        is_idle = pair.spec.serving is not None and pair.spec.serving.scales_to_zero
-        return Reason.IDLE() if is_idle else Reason.SCALED_TO_ZERO()
+        return Reason.IDLE() if pair.serving.scales_to_zero else Reason.SCALED_TO_ZERO()
     return Reason.NO_READY_REPLICAS(message) if pod is None else Finding("False", pod.reason, message)
 
 
