@@ -1,8 +1,7 @@
-"""A new revision of a pair that is compared with the serving one: its state, its children, its Events. Pure."""
+"""A new revision of a pair that is compared with the serving one: its state and its children. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from slipstream_operator.children.workload import progress_deadline_s
 from slipstream_operator.reconcile.pods import PodReason, preflight_report, restarts, worst_problem
 from slipstream_operator.reconcile.servers import count, with_serving
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
-from slipstream_operator.types import KubeObject, Note, Observed
+from slipstream_operator.types import KubeObject, Observed
 
 _CRASHES = frozenset(
     {PodReason.CRASH_LOOP, PodReason.OUT_OF_MEMORY, PodReason.PREFLIGHT_FAILED, PodReason.TOKENIZER_MISMATCH}
@@ -107,14 +106,3 @@ def canary_children(new: NewRevision, serving: ModelPair, observed: Observed) ->
     pair = with_serving(new.pair, replicas=number, autoscaling=None)
     uid = observed.raw["metadata"]["uid"]
     return children_of(pair, uid=uid, defaults=observed.defaults, live=observed.canary.deployment, canary=True)
-
-
-def canary_notes(prior: CanaryStatus | None, now: CanaryStatus | None) -> Iterator[Note]:
-    """One note for each phase of each revision."""
-    if now is None or (prior is not None and (prior.revision, prior.phase) == (now.revision, now.phase)):
-        return
-    yield Note(
-        type="Warning" if now.phase is CanaryPhase.ROLLED_BACK else "Normal",
-        reason=f"Revision{now.phase.value}",
-        message=f"revision {now.revision}: {now.message}",
-    )

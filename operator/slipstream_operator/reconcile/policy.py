@@ -19,9 +19,9 @@ from slipstream_core.manifest.status import (
 from slipstream_core.manifest.versions import to_keep
 
 from slipstream_operator.reconcile.kstatus import set_kstatus
+from slipstream_operator.reconcile.notes import policy_notes
 from slipstream_operator.reconcile.policy_conditions import Judged, ready, set_conditions
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
-from slipstream_operator.reconcile.policy_notes import policy_notes
 from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.summary import class_message, columns
 from slipstream_operator.rollout.analysis import ClassFacts
