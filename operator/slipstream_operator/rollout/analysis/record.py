@@ -216,14 +216,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         guard = self.guards.get(metric)
         if guard is None:
             guard = self.guards[metric] = Guard()
-        guard.add(
-            x,
-            rule.excess(x),
-            rule.bets,
-            alarm_at=terms.alarm_at,
-            min_samples=rule.min_samples,
-            latched=not (rule.compared and terms.controlled),
-        )
+        rule.bet(guard, x, alarm_at=terms.alarm_at, latched=not (rule.compared and terms.controlled))
 
     def _windows(self) -> tuple[Window, Window]:
         """The windows of the two arms. A missing window, or one of another length, is replaced by an empty one."""
