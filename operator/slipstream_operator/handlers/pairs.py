@@ -18,7 +18,7 @@ from slipstream_operator.errors import ChildrenRejected
 from slipstream_operator.handlers.parts import Parts
 from slipstream_operator.reconcile.pair import reconcile_pair
 from slipstream_operator.reconcile.usage import deleted_in_use, usage_of
-from slipstream_operator.rollout.analysis import RevisionFacts
+from slipstream_operator.rollout.analysis.revisions import RevisionFacts
 from slipstream_operator.types import KubeObject, Observed, ObservedCanary, PairPlan, ServingDefaults
 
 

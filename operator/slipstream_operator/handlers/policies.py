@@ -15,8 +15,8 @@ from slipstream_operator.handlers.parts import Parts
 from slipstream_operator.reconcile.policy import reconcile_policy
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.reconcile.servers import Servers, servers_of, template_seen
-from slipstream_operator.rollout.analysis import ClassMemory
 from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
+from slipstream_operator.rollout.analysis.facts import ClassMemory
 from slipstream_operator.rollout.starting import readable
 from slipstream_operator.status.conditions import find
 from slipstream_operator.types import KubeObject, Note

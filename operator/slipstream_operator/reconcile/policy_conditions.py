@@ -11,7 +11,8 @@ from slipstream_core.manifest.status import ConditionType, Phase
 
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.reconcile.reasons import Finding, Reason, accepted, listed
-from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
+from slipstream_operator.rollout.analysis.facts import ClassFacts, GainFacts, GuardFacts, Verdict
+from slipstream_operator.rollout.analysis.metrics import Metric
 from slipstream_operator.rollout.transitions import ClassState, Situation, is_stale, needs_gain, without_data
 from slipstream_operator.rollout.trips import REASONS, error_words, unchecked_words, words
 from slipstream_operator.status.conditions import Conditions, rfc3339

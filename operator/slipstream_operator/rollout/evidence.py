@@ -18,13 +18,10 @@ from slipstream_core.redis.inbox import Position
 from slipstream_core.redis.redis_store import RedisStore
 
 from slipstream_operator.cluster.resources import ObjectKey
-from slipstream_operator.rollout.analysis import (
-    CheckpointError,
-    ClassFacts,
-    PolicyLedger,
-    RevisionFacts,
-    RevisionLedger,
-)
+from slipstream_operator.rollout.analysis.checkpoint import CheckpointError
+from slipstream_operator.rollout.analysis.facts import ClassFacts
+from slipstream_operator.rollout.analysis.ledger import PolicyLedger
+from slipstream_operator.rollout.analysis.revisions import RevisionFacts, RevisionLedger
 from slipstream_operator.rollout.draft_drift import DriftWatch
 from slipstream_operator.status.conditions import read_time
 from slipstream_operator.types import Note
