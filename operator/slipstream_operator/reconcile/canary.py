@@ -44,19 +44,12 @@ class NewRevision(NamedTuple):
 def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Observed, now: datetime) -> NewRevision:
     """The state of the new revision in `comparison`."""
     pair = comparison.new
-    seen, trouble = observed.canary, _trouble(pair, observed)
     case = CanaryCase(
         revision=revision_of(pair),
         serving=revision_of(comparison.serving),
         canary=canary_of(pair) or Canary(),
-        servers=CanaryServers(
-            ready=count(seen.deployment or {}, "status", "readyReplicas"),
-            serving_ready=count(observed.deployment or {}, "status", "readyReplicas"),
-            trouble=trouble.message,
-            is_hopeless=trouble.is_final,
-            start_s=progress_deadline_s(pair.serving),
-        ),
-        facts=seen.facts,
+        servers=_servers(pair, observed),
+        facts=observed.canary.facts,
         has_same_target=pair.spec.target == comparison.serving.spec.target,
         now=now,
         served=prior.served,
@@ -67,25 +60,30 @@ def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Obser
     return NewRevision(pair, status, 0.0 if is_decided_now else look_again_s(status, case), is_decided_now)
 
 
-class _Trouble(NamedTuple):
-    """Why the servers do not start; empty if nothing is known. `is_final`: they never will."""
+def _servers(pair: ModelPair, observed: Observed) -> CanaryServers:
+    """The servers of both revisions; `pair` has the new one."""
+    trouble, is_hopeless = _trouble(pair, observed)
+    return CanaryServers(
+        ready=count(observed.canary.deployment or {}, "status", "readyReplicas"),
+        serving_ready=count(observed.deployment or {}, "status", "readyReplicas"),
+        trouble=trouble,
+        is_hopeless=is_hopeless,
+        start_s=progress_deadline_s(pair.serving),
+    )
 
-    message: str
-    is_final: bool
 
-
-def _trouble(pair: ModelPair, observed: Observed) -> _Trouble:
+def _trouble(pair: ModelPair, observed: Observed) -> tuple[str, bool]:
+    """Why the servers do not start, empty if nothing is known, and whether they never will."""
     if lacks_kind(pair, observed.defaults):
-        return _Trouble("servers of several nodes need the kind LeaderWorkerSet, which the cluster lacks", True)
+        return "servers of several nodes need the kind LeaderWorkerSet, which the cluster lacks", True
     pods = observed.canary.pods
     report = preflight_report(pods, weights_hash(pair))
     if report is not None and report.tokenizer_compatible is False:
-        return _Trouble(report.message, True)
+        return report.message, True
     problem = worst_problem(pods, observed.canary.deployment)
     if problem is None:
-        rejected = [str(one) for one in observed.rejected if f"/{CANARY_PREFIX}" in one.path]
-        return _Trouble("; ".join(rejected), False)
-    return _Trouble(problem.message, problem.reason in _CRASHES and restarts(pods) >= _MOST_RESTARTS)
+        return "; ".join(str(one) for one in observed.rejected if f"/{CANARY_PREFIX}" in one.path), False
+    return problem.message, problem.reason in _CRASHES and restarts(pods) >= _MOST_RESTARTS
 
 
 def serving_pair(pair: ModelPair, new: ModelPair) -> ModelPair:

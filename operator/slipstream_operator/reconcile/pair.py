@@ -31,13 +31,13 @@ from slipstream_operator.children.all import children_of, lacks_kind, selector_o
 from slipstream_operator.reconcile.canary import canary_children, serving_pair
 from slipstream_operator.reconcile.deadline import group_deadline
 from slipstream_operator.reconcile.kstatus import set_kstatus
-from slipstream_operator.reconcile.names import look_for_name_s, name_holder
 from slipstream_operator.reconcile.notes import pair_notes
 from slipstream_operator.reconcile.pair_case import PairCase, pair_case
 from slipstream_operator.reconcile.pair_conditions import pair_conditions
 from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.scale_to_zero import OwnNumber, own_number
 from slipstream_operator.reconcile.servers import is_complete, replicas_of, with_serving
+from slipstream_operator.reconcile.usage import look_for_name_s, name_holder
 from slipstream_operator.status.conditions import Conditions, find
 from slipstream_operator.types import KubeObject, Observed, PairPlan
 
