@@ -10,7 +10,6 @@ from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.status import ConditionType, ModelPairStatus, SpeculationPolicyStatus, read_status
 
 from slipstream_operator.cluster.resources import Kind, ObjectKey
-from slipstream_operator.cluster.workload import workload_of
 from slipstream_operator.handlers.parts import Parts
 from slipstream_operator.reconcile.policy import reconcile_policy
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
@@ -130,7 +129,7 @@ class PolicyReconciler:
         raw = self._cache.get(pair)
         if raw is None:
             return Servers()
-        deployment = workload_of(self._cache, pair, raw["metadata"]["uid"])
+        deployment = self._cache.workload_of(pair, raw["metadata"]["uid"])
         if deployment is not None and (template := template_seen(deployment)) is not None:
             self._templates[key] = template
         status = read_status(raw.get("status"), ModelPairStatus)
