@@ -70,7 +70,7 @@ async def operate(
             parts = [controller.run(), watch, _gather(evidence)]
             if leadership is not None:
                 parts.append(leadership.hold())
-            return bool(await _until(stop, *parts, _changed(client, resources, settings.kinds_every_s)))
+            return bool(await _until(stop, *parts, until_changed(client, resources, every_s=settings.kinds_every_s)))
         finally:
             if leadership is not None:
                 await leadership.release()
@@ -119,11 +119,6 @@ def are_pods_ipv6(pod_address: str | None, api_url: str) -> bool:
     """Whether the first address of the cluster's pods is of IPv6: that of the operator's own pod, if known. Else the
     API server's address decides: in a pod it is that of a Service, and pods have the same first family."""
     return ":" in (pod_address or urlsplit(api_url).hostname or "")
-
-
-async def _changed(client: KubeClient, resources: dict[Kind, Resource], every_s: float) -> bool:
-    await until_changed(client, resources, every_s=every_s)
-    return True
 
 
 async def _gather(evidence: CollectedEvidence) -> None:

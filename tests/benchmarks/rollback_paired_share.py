@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from slipstream_core.manifest.objects import SpeculationPolicySpec
 from slipstream_core.manifest.status import Phase
-from slipstream_operator.rollout.analysis import ClassMemory
+from slipstream_operator.rollout.analysis.facts import ClassMemory
 from slipstream_operator.rollout.analysis.ledger import terms_of
 from slipstream_operator.rollout.analysis.record import ClassRecord
 from slipstream_operator.rollout.hold_back import hold_back_share

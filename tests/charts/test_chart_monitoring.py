@@ -9,9 +9,8 @@ from collections.abc import Callable
 import yaml
 from slipstream_core.manifest import ModelPair, parse
 from slipstream_core.manifest.naming import COMPONENT, PART_OF, PART_OF_SLIPSTREAM
-from slipstream_operator.children import children_of
-from slipstream_operator.children.identity import TRITON, VLLM
-from slipstream_operator.children.service import LEADER
+from slipstream_operator.children.all import children_of
+from slipstream_operator.children.identity import LEADER, TRITON, VLLM
 from slipstream_operator.types import ServingDefaults
 
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards

@@ -13,7 +13,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST, ModelPair, SlipstreamEng
 from slipstream_core.manifest.engines import DialectName
 from slipstream_core.manifest.naming import child_name
 from slipstream_core.manifest.table import compile_route
-from slipstream_operator.children import children_of
+from slipstream_operator.children.all import children_of
 from slipstream_operator.types import ServingDefaults
 
 from tests.support.foreign_kinds import WITH_GROUPS, parts_of_kubernetes

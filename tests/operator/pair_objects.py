@@ -8,7 +8,7 @@ from typing import Any
 
 from slipstream_core.manifest import ModelPair
 from slipstream_core.manifest.resources import parse_resource
-from slipstream_operator.children import children_of
+from slipstream_operator.children.all import children_of
 from slipstream_operator.types import ServingDefaults
 
 from tests.support.manifests import manifest

@@ -18,8 +18,9 @@ from slipstream_core.redis.inbox import Position
 from slipstream_core.types import Arm, Reason
 from slipstream_operator.reconcile.policy import reconcile_policy
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
-from slipstream_operator.rollout.analysis import ClassFacts, PolicyLedger
 from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
+from slipstream_operator.rollout.analysis.facts import ClassFacts
+from slipstream_operator.rollout.analysis.ledger import PolicyLedger
 from slipstream_operator.rollout.evidence import unread
 from slipstream_operator.rollout.starting import readable
 from slipstream_operator.types import Note, PolicyPlan

@@ -9,7 +9,8 @@ import pytest
 from slipstream_core.manifest.status import SpeculationPolicyStatus
 from slipstream_core.observation import Observation
 from slipstream_core.types import Arm
-from slipstream_operator.rollout.analysis import ClassFacts, PolicyLedger, Verdict
+from slipstream_operator.rollout.analysis.facts import ClassFacts, Verdict
+from slipstream_operator.rollout.analysis.ledger import PolicyLedger
 
 from tests.operator.policy_world import CODE, PAIR_KEY, observation, policy_of, raw_policy
 

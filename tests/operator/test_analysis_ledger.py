@@ -11,8 +11,10 @@ import pytest
 from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
 from slipstream_core.redis.inbox import Position
 from slipstream_core.types import Arm, LengthBin, TaskType
-from slipstream_operator.rollout.analysis import Metric, PolicyLedger, Verdict
 from slipstream_operator.rollout.analysis.checkpoint import MAX_CHARS, MAX_WRITTEN_CHARS, sealed_standings
+from slipstream_operator.rollout.analysis.facts import Verdict
+from slipstream_operator.rollout.analysis.ledger import PolicyLedger
+from slipstream_operator.rollout.analysis.metrics import Metric
 
 from tests.benchmarks import rollback_paired
 from tests.operator.policy_world import CODE, PAIR_KEY, observation, policy_of, raw_policy

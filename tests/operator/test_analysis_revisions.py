@@ -9,8 +9,8 @@ import pytest
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.observation import PARITY, Observation, Subject
 from slipstream_core.types import Arm, Reason
-from slipstream_operator.rollout.analysis import RevisionFacts, RevisionLedger, Verdict
-from slipstream_operator.rollout.analysis.revisions import COLD_ANSWERS
+from slipstream_operator.rollout.analysis.facts import Verdict
+from slipstream_operator.rollout.analysis.revisions import COLD_ANSWERS, RevisionFacts, RevisionLedger
 
 BEGUN_S = 1_000_000.0
 CANARY = Canary(min_samples=100, max_slowdown=0.1)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
-from slipstream_operator.rollout.analysis import RevisionFacts, Verdict
-from slipstream_operator.rollout.analysis.revisions import ChangedClass
+from slipstream_operator.rollout.analysis.facts import Verdict
+from slipstream_operator.rollout.analysis.revisions import ChangedClass, RevisionFacts
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)

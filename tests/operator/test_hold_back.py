@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from slipstream_core.manifest.status import Phase
 from slipstream_core.types import Arm
-from slipstream_operator.rollout.analysis import GainFacts
+from slipstream_operator.rollout.analysis.facts import GainFacts
 
 from tests.benchmarks import rollback_paired_share
 from tests.benchmarks.rollback_paired_share import FIXED, RAISED, judge, traffic

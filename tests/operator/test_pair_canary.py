@@ -15,7 +15,8 @@ from slipstream_gateway.sources.cluster.collection import trim_object
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.reconcile.pair import reconcile_pair
-from slipstream_operator.rollout.analysis import RevisionFacts, Verdict
+from slipstream_operator.rollout.analysis.facts import Verdict
+from slipstream_operator.rollout.analysis.revisions import RevisionFacts
 from slipstream_operator.types import Observed, ObservedCanary, PairPlan, ServingDefaults
 
 from tests.operator.pair_objects import GROUP_SPEC, JSON, SPEC, VLLM_SPEC, pair_object

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from slipstream_operator.cluster.cache import ObjectCache
 from slipstream_operator.cluster.resources import Kind, ObjectKey
-from slipstream_operator.cluster.workload import workload_of
 from slipstream_operator.reconcile.pair import reconcile_pair
 from slipstream_operator.types import Observed, PairPlan, ServingDefaults
 
@@ -30,7 +29,7 @@ def workload(*, updated: int, ready: int, changed: datetime = BEGIN, raw: JSON =
     group["status"] = {"observedGeneration": 1, "replicas": 2, "updatedReplicas": updated, "readyReplicas": ready}
     cache = ObjectCache()
     cache.put(group)
-    found = workload_of(cache, ObjectKey(Kind.MODEL_PAIR, "prod", "acme"), UID)
+    found = cache.workload_of(ObjectKey(Kind.MODEL_PAIR, "prod", "acme"), UID)
     assert found is not None
     return found
 

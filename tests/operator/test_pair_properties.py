@@ -13,7 +13,7 @@ from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.resources import parse_resource
 from slipstream_core.manifest.status import GatewaysStatus
 from slipstream_operator.reconcile.pair import reconcile_pair
-from slipstream_operator.types import Observed
+from slipstream_operator.types import Observed, PairPlan
 
 from tests.operator.pair_objects import live_deployment, pod, preflight_ended, preflight_status
 from tests.operator.pair_strategies import served_pairs
@@ -60,11 +60,17 @@ def observations(draw: st.DrawFn) -> Observed:
 @given(observed=observations(), minutes=st.integers(-60, 600))
 def test_reconciling_again_changes_nothing_and_tells_nothing(observed: Observed, minutes: int):
     first = reconcile_pair(observed, NOW)
-    raw = {**observed.raw, "status": msgspec.to_builtins(first.status)}
-    again = reconcile_pair(msgspec.structs.replace(observed, raw=raw), NOW + timedelta(minutes=minutes))
-    assert again.status == first.status
+    again = reconcile_pair(_with_status_of(observed, first), NOW + timedelta(minutes=minutes))
+    # A revision counts as served once the spec has been acted on.
+    assert again.status == msgspec.structs.replace(first.status, served=again.status.served)
     assert again.children == first.children
     assert again.notes == ()
+    later = reconcile_pair(_with_status_of(observed, again), NOW + timedelta(minutes=minutes))
+    assert (later.status, later.notes) == (again.status, ())
+
+
+def _with_status_of(observed: Observed, plan: PairPlan) -> Observed:
+    return msgspec.structs.replace(observed, raw={**observed.raw, "status": msgspec.to_builtins(plan.status)})
 
 
 @QUICK

@@ -16,7 +16,7 @@ from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolic
 from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.types import Arm
 from slipstream_operator.cluster.resources import Kind, ObjectKey
-from slipstream_operator.rollout.analysis import Metric
+from slipstream_operator.rollout.analysis.metrics import Metric
 from slipstream_operator.rollout.evidence import CHECKPOINT_LOST, GRACE_S, CollectedEvidence
 from slipstream_operator.status.conditions import rfc3339
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.status import GatewaysStatus, Phase, SpeculationPolicyStatus
 from slipstream_core.types import Arm, LengthBin
-from slipstream_operator.rollout.analysis import CheckpointError
+from slipstream_operator.rollout.analysis.checkpoint import CheckpointError
 
 from tests.operator.policy_world import CODE, LONG, World, observation, promoted, raw_policy
 

@@ -12,8 +12,9 @@ import pytest
 from slipstream_core.manifest.fingerprint import SpecHashes
 from slipstream_core.manifest.status import Phase
 from slipstream_core.types import Arm, Reason
-from slipstream_operator.rollout.analysis import Metric, Verdict
 from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
+from slipstream_operator.rollout.analysis.facts import Verdict
+from slipstream_operator.rollout.analysis.metrics import Metric
 
 from tests.operator.policy_world import (
     CODE,

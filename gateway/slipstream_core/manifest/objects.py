@@ -161,6 +161,11 @@ class ModelPair(Spec, frozen=True, kw_only=True, tag_field="kind", tag="ModelPai
     metadata: Metadata
     spec: ModelPairSpec
 
+    @property
+    def serving(self) -> Serving:
+        """The settings of its servers, those at the defaults where it has none."""
+        return self.spec.serving or Serving()
+
 
 class ClassRule(Spec, frozen=True, kw_only=True):
     """The treatment of one request class. A rule for `task/length` takes precedence over one for `task`."""

@@ -20,15 +20,15 @@ _NOT_STARTED_WITH = ("replicas", "autoscaling", "inference_pool", "update", "sta
 def revision_of(pair: ModelPair) -> str:
     """The revision as 16 hexadecimal digits. Fields at their default are left out, so that a version with more fields
     gives the same digits."""
-    spec, serving = pair.spec, pair.spec.serving or Serving()
+    spec = pair.spec
     defaults = {name: getattr(Serving(), name) for name in _NOT_STARTED_WITH}
-    parts = (spec.target, spec.draft, spec.engine, msgspec.structs.replace(serving, **defaults))
+    parts = (spec.target, spec.draft, spec.engine, msgspec.structs.replace(pair.serving, **defaults))
     return written_hash(spec.max_draft_tokens, *map(beyond_defaults, parts))
 
 
 def canary_of(pair: ModelPair) -> Canary | None:
     """The comparison that a new revision of `pair` needs; None if it replaces the servers at once."""
-    return None if pair.spec.serving is None else pair.spec.serving.update.canary
+    return pair.serving.update.canary
 
 
 def needs_canary(new: ModelPair, serving: ModelPair) -> bool:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.revision import revision_of
-from slipstream_core.manifest.serving import Serving
 from slipstream_core.manifest.sources import EMBEDDED
 
 from slipstream_operator.children.autoscaler import autoscaler
-from slipstream_operator.children.identity import TRITON, VLLM, Owner, Software
-from slipstream_operator.children.inference_pool import http_route, inference_pool
+from slipstream_operator.children.identity import TRITON, VLLM, Owner, Software, is_group
 from slipstream_operator.children.repository import repository_config_map
 from slipstream_operator.children.service import (
     disruption_budget,
+    http_route,
+    inference_pool,
     network_policy,
-    server_labels,
     service,
     service_account,
 )
@@ -55,33 +54,23 @@ def children_of(
     software = software_of(pair)
     if software is None:
         return ()
-    owner = _owner(pair, software, uid=uid, revision=revision_of(pair) if canary else "")
-    config_map = repository_config_map(pair, owner) if software is TRITON else None
-    repository = config_map["data"] if config_map is not None else None
-    if is_group(pair):
-        workload = leader_worker_set(pair, owner, defaults=defaults, live=live)
+    revision = revision_of(pair) if canary else ""
+    owner = Owner(pair=pair, uid=uid, software=software, defaults=defaults, revision=revision)
+    config_map = repository_config_map(owner) if software is TRITON else None
+    if owner.is_group:
+        workload = leader_worker_set(owner, live)
     else:
-        workload = deployment(pair, owner, defaults=defaults, repository=repository, live=live)
+        workload = deployment(owner, live, repository=None if config_map is None else config_map["data"])
     return (
-        *_service_accounts(pair, owner),
-        *((config_map,) if config_map is not None else ()),
-        service(owner, leaders_only=is_group(pair)),
-        disruption_budget(owner, api_version=defaults.pdb_api_version),
-        *_network_policies(pair, owner, defaults),
+        *(() if pair.serving.service_account_name else (service_account(owner),)),
+        *(() if config_map is None else (config_map,)),
+        service(owner),
+        disruption_budget(owner),
+        *(() if defaults.server_ingress is None else (network_policy(owner, defaults.server_ingress),)),
         workload,
-        *_autoscalers(pair, owner, workload, defaults),
-        *(() if canary else _inference_pool(pair, owner, defaults)),
+        *_autoscalers(owner, workload),
+        *(() if canary else _inference_pool(owner)),
     )
-
-
-def _service_accounts(pair: ModelPair, owner: Owner) -> tuple[KubeObject, ...]:
-    serving = pair.spec.serving or Serving()
-    return () if serving.service_account_name else (service_account(owner, serving.service_account_annotations),)
-
-
-def is_group(pair: ModelPair) -> bool:
-    """Whether each server of `pair` is a group of pods, one per node."""
-    return pair.spec.serving is not None and pair.spec.serving.nodes > 1
 
 
 def lacks_kind(pair: ModelPair, defaults: ServingDefaults) -> bool:
@@ -91,50 +80,32 @@ def lacks_kind(pair: ModelPair, defaults: ServingDefaults) -> bool:
 
 def missing_kinds(pair: ModelPair, defaults: ServingDefaults) -> list[str]:
     """The kinds that `serving.inferencePool` needs, and that the cluster does not have. The servers run without."""
-    pool = pair.spec.serving.inference_pool if pair.spec.serving is not None else None
+    pool = pair.serving.inference_pool
     if pool is None:
         return []
     needed = ("InferencePool",) if pool.gateway is None else ("InferencePool", "HTTPRoute")
     return [kind for kind in needed if kind not in defaults.foreign_kinds]
 
 
-def selector_of(pair: ModelPair) -> str:
+def selector_of(pair: ModelPair, defaults: ServingDefaults) -> str:
     """The label selector of the servers of `pair`, one pod for each, as text; empty if it has none of its own."""
     if (software := software_of(pair)) is None:
         return ""
-    wanted = server_labels(_owner(pair, software, uid=""), leaders_only=is_group(pair))
+    wanted = Owner(pair=pair, software=software, defaults=defaults).server_labels
     return ",".join(f"{name}={value}" for name, value in wanted.items())
 
 
-def _owner(pair: ModelPair, software: Software, *, uid: str, revision: str = "") -> Owner:
-    return Owner(
-        name=pair.metadata.name,
-        namespace=pair.metadata.namespace or "default",
-        uid=uid,
-        software=software,
-        revision=revision,
-    )
-
-
-def _autoscalers(
-    pair: ModelPair, owner: Owner, workload: KubeObject, defaults: ServingDefaults
-) -> tuple[KubeObject, ...]:
+def _autoscalers(owner: Owner, workload: KubeObject) -> tuple[KubeObject, ...]:
     """None while the pair has no servers, because KEDA would start one."""
-    serving = pair.spec.serving
-    if serving is None or serving.autoscaling is None or serving.replicas == 0:
+    serving = owner.pair.serving
+    if serving.autoscaling is None or serving.replicas == 0:
         return ()
-    return (autoscaler(pair, owner, serving.autoscaling, workload=workload, defaults=defaults),)
+    return (autoscaler(owner, serving.autoscaling, workload),)
 
 
-def _inference_pool(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[KubeObject, ...]:
-    wanted = pair.spec.serving.inference_pool if pair.spec.serving is not None else None
-    if wanted is None or missing_kinds(pair, defaults):
+def _inference_pool(owner: Owner) -> tuple[KubeObject, ...]:
+    wanted = owner.pair.serving.inference_pool
+    if wanted is None or missing_kinds(owner.pair, owner.defaults):
         return ()
-    pool = inference_pool(owner, wanted, leaders_only=is_group(pair))
-    return (pool,) if wanted.gateway is None else (pool, http_route(pair, owner, wanted, wanted.gateway))
-
-
-def _network_policies(pair: ModelPair, owner: Owner, defaults: ServingDefaults) -> tuple[KubeObject, ...]:
-    if defaults.server_ingress is None:
-        return ()
-    return (network_policy(owner, ingress=defaults.server_ingress, between_pods=is_group(pair)),)
+    pool = inference_pool(owner, wanted)
+    return (pool,) if wanted.gateway is None else (pool, http_route(owner, wanted, wanted.gateway))

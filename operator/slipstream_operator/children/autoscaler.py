@@ -6,14 +6,13 @@ Neither goes below one server: the operator itself removes the last one and star
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slipstream_core.manifest.autoscaling import Autoscaling
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
-from slipstream_core.manifest.objects import ModelPair
 
 from slipstream_operator.children.identity import Owner, child
-from slipstream_operator.types import KubeObject, ServingDefaults
+from slipstream_operator.types import KubeObject
 
 _CACHE_USAGE = 0.8
 # Servers that are busy with no request waiting would be removed at once, so they are removed one by one.
@@ -31,15 +30,14 @@ class _Metric(NamedTuple):
     counts_requests: bool = True
 
 
-def autoscaler(
-    pair: ModelPair, owner: Owner, autoscaling: Autoscaling, *, workload: KubeObject, defaults: ServingDefaults
-) -> dict[str, Any]:
-    """The autoscaler of `workload`, the object that runs the servers of `pair`."""
-    metrics = _metrics(pair, owner, autoscaling)
+def autoscaler(owner: Owner, autoscaling: Autoscaling, workload: KubeObject) -> KubeObject:
+    """The autoscaler of `workload`, the object that runs the servers."""
+    metrics, defaults = _metrics(owner, autoscaling), owner.defaults
+    target = {name: workload[name] for name in ("apiVersion", "kind")} | {"name": workload["metadata"]["name"]}
     if defaults.prometheus is not None:
-        return _scaled_object(owner, autoscaling, metrics, workload=workload, prometheus=defaults.prometheus)
+        return _scaled_object(owner, autoscaling, metrics, target=target, prometheus=defaults.prometheus)
     spec = {
-        "scaleTargetRef": _target(workload),
+        "scaleTargetRef": target,
         "minReplicas": max(autoscaling.min_replicas, 1),
         "maxReplicas": autoscaling.max_replicas,
         "metrics": [_pods_metric(metric) for metric in metrics],
@@ -48,10 +46,10 @@ def autoscaler(
     return child(defaults.hpa_api_version, "HorizontalPodAutoscaler", owner, spec=spec)
 
 
-def _metrics(pair: ModelPair, owner: Owner, autoscaling: Autoscaling) -> list[_Metric]:
+def _metrics(owner: Owner, autoscaling: Autoscaling) -> list[_Metric]:
     """Waiting requests and cache use of vLLM. Slipstream's engine counts its running requests with the waiting ones,
     up to `maxConcurrency` of which run."""
-    namespace = _text(owner.namespace)
+    pair, namespace = owner.pair, _text(owner.namespace)
     match pair.spec.engine:
         case VllmEngine(model=model):
             labels = f"{{namespace={namespace},model_name={_text(model or pair.spec.model)}}}"
@@ -72,7 +70,7 @@ def _metrics(pair: ModelPair, owner: Owner, autoscaling: Autoscaling) -> list[_M
                 ),
             ]
         case SlipstreamEngine(max_concurrency=running, triton_model=model):
-            labels = f"{{namespace={namespace},model={_text(model or pair.metadata.name)}}}"
+            labels = f"{{namespace={namespace},model={_text(model or owner.name)}}}"
             return [
                 _Metric(
                     "requests",
@@ -81,21 +79,21 @@ def _metrics(pair: ModelPair, owner: Owner, autoscaling: Autoscaling) -> list[_M
                     running + autoscaling.waiting_requests,
                 )
             ]
-    raise TypeError(f"ModelPair/{pair.metadata.name} has no servers of its own")
+    raise TypeError(f"ModelPair/{owner.name} has no servers of its own")
 
 
-def _pods_metric(metric: _Metric) -> dict[str, Any]:
+def _pods_metric(metric: _Metric) -> KubeObject:
     """A metric of autoscaling/v2. The adapter of the custom metrics API serves it."""
     target = {"type": "AverageValue", "averageValue": _quantity(metric.target)}
     return {"type": "Pods", "pods": {"metric": {"name": metric.pods_metric}, "target": target}}
 
 
 def _scaled_object(
-    owner: Owner, autoscaling: Autoscaling, metrics: list[_Metric], *, workload: KubeObject, prometheus: str
-) -> dict[str, Any]:
+    owner: Owner, autoscaling: Autoscaling, metrics: list[_Metric], *, target: KubeObject, prometheus: str
+) -> KubeObject:
     """https://keda.sh/docs/latest/reference/scaledobject-spec/"""
     spec = {
-        "scaleTargetRef": _target(workload),
+        "scaleTargetRef": target,
         "minReplicaCount": max(autoscaling.min_replicas, 1),
         "maxReplicaCount": autoscaling.max_replicas,
         "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _BEHAVIOR}},
@@ -127,14 +125,6 @@ def _query(metric: _Metric, owner: Owner) -> str:
         return servers
     pair = _text(f"{owner.namespace}/{owner.name}")
     return f"{servers} + (sum(slipstream_admission_queued{{pair={pair}}}) or vector(0))"
-
-
-def _target(workload: KubeObject) -> dict[str, str]:
-    return {
-        "apiVersion": workload["apiVersion"],
-        "kind": workload["kind"],
-        "name": workload["metadata"]["name"],
-    }
 
 
 def _quantity(value: float) -> str:

@@ -1,24 +1,27 @@
-"""The containers of a server's pod: their common rights, environment and resources, and the server's own."""
+"""The containers of a server's pod: their common rights, environment and resources, and the container that serves the
+pair: Triton with Slipstream's engine, or stock vLLM with Slipstream's plugin."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
+from slipstream_core.manifest.naming import GRPC_PORT_NAME, HTTP_PORT_NAME
 from slipstream_core.manifest.objects import ModelPair
-from slipstream_core.manifest.serving import EnvVar, Resources, Serving
-from slipstream_core.manifest.sources import STORE
+from slipstream_core.manifest.serving import EnvVar, Serving
+from slipstream_core.manifest.sources import STORE, located
+from slipstream_core.manifest.vllm_command import SCHEDULER, adapter_arguments, engine_arguments, speculation_of
 
-from slipstream_operator.children.identity import Software
-from slipstream_operator.children.repository import sources_of
+from slipstream_operator.children.identity import TRITON, VLLM, Owner, Software, given
+from slipstream_operator.children.repository import REPOSITORY, sources_folder, sources_of
 from slipstream_operator.types import KubeObject
 
 LEAVE_S = 10
 """The time between the deletion of a server's pod and its SIGTERM: by then no gateway sends it requests."""
 GPU = "nvidia.com/gpu"
+LEADER_RANK = "0"
 HUB_TOKEN = "HF_TOKEN"  # nosec B105 # the name of a variable
 STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
@@ -27,6 +30,12 @@ _HOME = {"HOME": "/tmp"}  # nosec B108 # a volume of the pod's own: PyTorch and 
 # If the image requests it, NVIDIA's container runtime gives all GPUs to a container that requests none.
 _NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
 _STARTUP_PERIOD_S = 5
+_EVERY_ADDRESS = "0.0.0.0"  # nosec B104 # a pod's own network
+_EVERY_IPV6_ADDRESS = "ipv6:::"
+# The volume has the checkpoints: nothing is looked up elsewhere, and nothing is reported.
+_VLLM_SETTINGS = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+# The gateways, which alone reach the pod, send one key to vLLM and to the plugin's control routes.
+_VLLM_KEY, _PLUGIN_KEY = "VLLM_API_KEY", "SLIPSTREAM_VLLM_TOKEN"
 
 
 def container(
@@ -42,7 +51,6 @@ def container(
 ) -> KubeObject:
     """A container with as few rights as the `restricted` pod security standard demands, and `capabilities`. Its root is
     read-only."""
-    added = list(capabilities)
     return {
         "name": name,
         "image": image,
@@ -50,7 +58,7 @@ def container(
         "env": env,
         "securityContext": {
             "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"], **({"add": added} if added else {})},
+            "capabilities": {"drop": ["ALL"], **given(add=list(capabilities))},
             "readOnlyRootFilesystem": True,
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},
@@ -58,55 +66,128 @@ def container(
         # Programs log the reason of their end. The last 2,048 bytes of the log become the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
-        **({"resources": resources} if resources else {}),
+        **given(resources=resources),
         **more,
     }
 
 
-def server_container(
-    pair: ModelPair,
-    software: Software,
-    *,
-    image: str,
-    command: Iterable[str],
-    arguments: Iterable[str],
+def triton_container(owner: Owner, mounts: list[KubeObject]) -> KubeObject:
+    """The image's own Triton program, with only this pair's model.
+
+    On SIGTERM Triton refuses new requests, and ends after its running answers or the exit time-out. Its gRPC port
+    serves both address families on `0.0.0.0`. Its HTTP and metrics ports serve one family each: `ipv6:` before an
+    address selects IPv6.
+    """
+    http_address = _EVERY_IPV6_ADDRESS if owner.defaults.is_ipv6 else _EVERY_ADDRESS
+    arguments = [
+        f"--model-repository={REPOSITORY}",
+        "--disable-auto-complete-config",
+        f"--exit-timeout-secs={owner.pair.serving.drain_seconds}",
+        f"--grpc-address={_EVERY_ADDRESS}",
+        f"--http-address={http_address}",
+        f"--metrics-address={http_address}",
+        f"--grpc-port={TRITON.ports[GRPC_PORT_NAME]}",
+        f"--http-port={TRITON.ports[HTTP_PORT_NAME]}",
+        f"--metrics-port={TRITON.ports['metrics']}",
+        "--log-info=false",  # tables at this level follow the reason of a failure, and would push it out of the status
+    ]
+    return _server(owner, ["tritonserver"], arguments, mounts, own=_own_variables(owner.pair), defaults={})
+
+
+def vllm_container(owner: Owner, mounts: list[KubeObject], rank: str | None) -> KubeObject:
+    """The image's `vllm serve`, with the pair's model and draft. `rank` is the node's in a server of several nodes.
+    Only the leader among them listens for requests; it is ready once all nodes are."""
+    own = _own_variables(owner.pair)
+    if _VLLM_KEY in own and _PLUGIN_KEY not in own:
+        own[_PLUGIN_KEY] = msgspec.structs.replace(own[_VLLM_KEY], name=_PLUGIN_KEY)
+    return _server(
+        owner,
+        ["vllm", "serve"],
+        [*map(verbatim, _vllm_arguments(owner)), *_group_arguments(owner.pair.serving, rank)],
+        mounts,
+        own=own,
+        defaults=_VLLM_SETTINGS,
+        listens=rank in (None, LEADER_RANK),
+    )
+
+
+def _vllm_arguments(owner: Owner) -> list[str]:
+    """The arguments of `vllm serve`. With IPv6 it listens on IPv4 as well, and not on IPv4 alone, since a node's kernel
+    may lack IPv6. On SIGTERM vLLM refuses new requests, and ends after its running answers or the time-out. Nodes wait
+    for each other as long as a server may start, not PyTorch's 10 minutes. The pair's own arguments come last, and may
+    change that."""
+    pair, serving = owner.pair, owner.pair.serving
+    engine, target, folder = pair.spec.engine, pair.spec.target, sources_folder(pair)
+    if not isinstance(engine, VllmEngine) or target is None:
+        raise TypeError(f"ModelPair/{owner.name} is not served by vLLM")
+    speculation = speculation_of(pair, folder)
+    return [
+        located(target.source, folder),
+        f"--served-model-name={engine.model or pair.spec.model}",
+        *(("--host=::",) if owner.defaults.is_ipv6 else ()),
+        f"--port={VLLM.ports[HTTP_PORT_NAME]}",
+        f"--shutdown-timeout={serving.drain_seconds}",
+        *((f"--distributed-timeout-seconds={serving.startup_seconds}",) if serving.nodes > 1 else ()),
+        *(() if target.tokenizer is None else (f"--tokenizer={located(target.tokenizer, folder)}",)),
+        *(() if speculation is None else (*speculation.arguments(), f"--scheduler-cls={SCHEDULER}")),
+        *adapter_arguments(pair, folder),
+        *engine_arguments(engine),
+    ]
+
+
+def _group_arguments(serving: Serving, rank: str | None) -> list[str]:
+    """The arguments of a node among several. LeaderWorkerSet sets the variables, which Kubernetes expands."""
+    if rank is None:
+        return []
+    headless = [] if rank == LEADER_RANK else ["--headless"]
+    return [f"--nnodes={serving.nodes}", f"--node-rank={rank}", "--master-addr=$(LWS_LEADER_ADDRESS)", *headless]
+
+
+def _server(
+    owner: Owner,
+    command: list[str],
+    arguments: list[str],
     mounts: list[KubeObject],
-    variables: Mapping[str, str] = MappingProxyType({}),
-    copies: Mapping[str, str] = MappingProxyType({}),
+    *,
+    own: Mapping[str, EnvVar],
+    defaults: Mapping[str, str],
     listens: bool = True,
 ) -> KubeObject:
-    """The container of the server's program. `variables` are defaults of its environment; `copies` are defaults with
-    the value of another of the pair's variables, by its name, if it has that. `listens` False: a worker of a group,
-    without ports and probes."""
-    serving, gpus = pair.spec.serving or Serving(), gpus_of(pair)
+    """The container of the server's program. `own` are the pair's variables, `defaults` those that it may change.
+    `listens` False: a worker of a group, without ports and probes."""
+    serving, gpus = owner.pair.serving, gpus_of(owner.pair)
     # The pods of a group are deleted together, and its leader needs the workers for its running answers: they get
     # SIGTERM after it.
     leave_s = LEAVE_S if listens else LEAVE_S + serving.drain_seconds
-    # Credentials for downloads are only for the download.
-    secret = (HUB_TOKEN, *(STORE_KEYS if any(source.startswith(STORE) for source in sources_of(pair)) else ()))
-    own = {variable.name: variable for variable in serving.env if variable.name not in secret}
-    for name, other in copies.items():
-        if other in own and name not in own:
-            own[name] = msgspec.structs.replace(own[other], name=name)
     limits = ({GPU: str(gpus)} if gpus else {}) | serving.resources.limits  # a limit of GPUs is also the request
     return container(
-        software.name,
-        image=image,
+        owner.software.name,
+        image=owner.image,
         command=command,
-        args=list(arguments),
-        env=[*environment(gpu=gpus > 0), *variables_of(own.values(), variables)],
+        args=arguments,
+        env=[*environment(gpu=gpus > 0), *variables_of(own.values(), defaults)],
         mounts=mounts,
-        resources=_given(serving.resources.requests, limits),
+        resources=given(requests=dict(serving.resources.requests), limits=limits),
         capabilities=serving.capabilities,
         lifecycle={"preStop": {"exec": {"command": ["sleep", str(leave_s)]}}},
-        **(_listening(software, serving) if listens else {}),
+        **(_listening(owner.software, serving) if listens else {}),
     )
+
+
+def _own_variables(pair: ModelPair) -> dict[str, EnvVar]:
+    """The pair's variables by name. Credentials for downloads are only for the download."""
+    secret = (HUB_TOKEN, *(STORE_KEYS if any(source.startswith(STORE) for source in sources_of(pair)) else ()))
+    return {variable.name: variable for variable in pair.serving.env if variable.name not in secret}
 
 
 def node_resources(pair: ModelPair) -> KubeObject:
     """The server's resources without its devices, so that the pod needs no more than its server."""
-    asked = (pair.spec.serving or Serving()).resources
-    return _given(*({key: held[key] for key in _OF_NODES if key in held} for held in (asked.requests, asked.limits)))
+    asked = pair.serving.resources
+    return given(requests=_of_nodes(asked.requests), limits=_of_nodes(asked.limits))
+
+
+def _of_nodes(amounts: Mapping[str, str]) -> dict[str, str]:
+    return {key: amounts[key] for key in _OF_NODES if key in amounts}
 
 
 def gpus_of(pair: ModelPair) -> int:
@@ -116,7 +197,7 @@ def gpus_of(pair: ModelPair) -> int:
         return 0
     if isinstance(engine, VllmEngine) and pair.spec.serving is None:
         return engine.tensor_parallel_size * engine.pipeline_parallel_size
-    return (pair.spec.serving or Serving()).gpus
+    return pair.serving.gpus
 
 
 def environment(*, gpu: bool) -> list[KubeObject]:
@@ -141,11 +222,6 @@ def _variable(variable: EnvVar) -> KubeObject:
         return {"name": variable.name, "value": variable.value or ""}
     reference = {"name": variable.secret.name, "key": variable.secret.key}
     return {"name": variable.name, "valueFrom": {"secretKeyRef": reference}}
-
-
-def _given(requests: dict[str, str], limits: dict[str, str]) -> KubeObject:
-    asked = Resources(requests=requests, limits=limits)
-    return {name: dict(held) for name, held in (("requests", asked.requests), ("limits", asked.limits)) if held}
 
 
 def _listening(software: Software, serving: Serving) -> KubeObject:

@@ -20,11 +20,13 @@ from slipstream_core.manifest.naming import (
     child_name,
     label_value,
 )
-from slipstream_core.manifest.objects import API_VERSION
+from slipstream_core.manifest.objects import API_VERSION, ModelPair
 
-from slipstream_operator.types import KubeObject
+from slipstream_operator.types import KubeObject, ServingDefaults
 
 NAME = "app.kubernetes.io/name"
+LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
+"""The label of a group's leader."""
 
 
 class Software(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,26 +49,63 @@ VLLM = Software(name="vllm", ports={HTTP_PORT_NAME: 8000}, ready_path="/health",
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The ModelPair that children belong to, and the program of its servers. `revision` is the new revision of servers
-    that are compared with the serving ones, empty for the latter."""
+    """The pair that children belong to, and the program of its servers. Its object has the uid `uid`. `revision` is the
+    new revision of servers that are compared with the serving ones, empty for the latter."""
 
-    name: str
-    namespace: str
-    uid: str
+    pair: ModelPair
     software: Software
+    defaults: ServingDefaults
+    uid: str = ""
     revision: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.pair.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.pair.metadata.namespace or "default"
 
     @property
     def child_name(self) -> str:
         return canary_name(self.name, self.revision) if self.revision else child_name(self.name)
 
+    @property
+    def image(self) -> str:
+        default = self.defaults.vllm_image if self.software is VLLM else self.defaults.image
+        return self.pair.serving.image or default
 
-def selector(owner: Owner) -> dict[str, str]:
-    """The selector of the servers of `owner`. A Deployment's selector can never be changed, so it is minimal."""
-    name, pair = f"slipstream-{owner.software.name}", label_value(owner.name)
-    if not owner.revision:
-        return {NAME: name, PAIR_LABEL: pair}
-    return {NAME: f"{name}-canary", PAIR_LABEL: pair, REVISION_LABEL: owner.revision}
+    @property
+    def is_group(self) -> bool:
+        return is_group(self.pair)
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """The selector of all pods. A Deployment's selector can never be changed, so it is minimal."""
+        name, pair = f"slipstream-{self.software.name}", label_value(self.name)
+        if not self.revision:
+            return {NAME: name, PAIR_LABEL: pair}
+        return {NAME: f"{name}-canary", PAIR_LABEL: pair, REVISION_LABEL: self.revision}
+
+    @property
+    def server_labels(self) -> dict[str, str]:
+        """The labels of the pods that get requests: one for each server."""
+        return self.selector | (LEADER if self.is_group else {})
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of all children and pods."""
+        return {
+            **self.selector,
+            PART_OF: PART_OF_SLIPSTREAM,
+            COMPONENT: self.software.name,
+            MANAGED_BY: OPERATOR,
+        }
+
+
+def is_group(pair: ModelPair) -> bool:
+    """Whether each server of `pair` is a group of pods, one per node."""
+    return pair.serving.nodes > 1
 
 
 def revision_label(item: KubeObject) -> str:
@@ -75,17 +114,7 @@ def revision_label(item: KubeObject) -> str:
     return found
 
 
-def labels(owner: Owner) -> dict[str, str]:
-    """The labels of all children of `owner` and of its pods."""
-    return {
-        **selector(owner),
-        PART_OF: PART_OF_SLIPSTREAM,
-        COMPONENT: owner.software.name,
-        MANAGED_BY: OPERATOR,
-    }
-
-
-def child(api_version: str, kind: str, owner: Owner, **content: Any) -> dict[str, Any]:
+def child(api_version: str, kind: str, owner: Owner, **content: Any) -> KubeObject:
     """An object that Kubernetes deletes with its owner."""
     return {
         "apiVersion": api_version,
@@ -93,7 +122,7 @@ def child(api_version: str, kind: str, owner: Owner, **content: Any) -> dict[str
         "metadata": {
             "name": owner.child_name,
             "namespace": owner.namespace,
-            "labels": labels(owner),
+            "labels": owner.labels,
             # Without blockOwnerDeletion, which needs rights on the owner's finalizers where the server is strict.
             "ownerReferences": [
                 {
@@ -107,3 +136,8 @@ def child(api_version: str, kind: str, owner: Owner, **content: Any) -> dict[str
         },
         **content,
     }
+
+
+def given(**fields: Any) -> KubeObject:
+    """The fields that have a value."""
+    return {name: value for name, value in fields.items() if value not in (None, "", [], {}, ())}

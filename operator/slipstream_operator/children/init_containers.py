@@ -3,11 +3,12 @@ tokenizers. With the volumes of the checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import PurePath
+from typing import NamedTuple
 
 from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.objects import ModelPair
-from slipstream_core.manifest.serving import Serving
 from slipstream_core.manifest.sources import (
     STORE,
     claim_folder,
@@ -19,6 +20,7 @@ from slipstream_core.manifest.sources import (
 )
 
 from slipstream_operator.children.container import container, environment, node_resources, variables_of, verbatim
+from slipstream_operator.children.identity import VLLM, Owner
 from slipstream_operator.children.repository import sources_folder, sources_of
 from slipstream_operator.types import KubeObject
 
@@ -29,7 +31,6 @@ REPORT = "/dev/termination-log"
 """The file that becomes the message of a container that has ended."""
 
 _VOLUME = "weights"
-_PREFLIGHT = "slipstream_engine.preflight"
 # A model that was downloaded and compared with the source's checksums once is complete, also when the source is not
 # reached. What was cut off is resumed, on a shared volume also by another pod: both programs lock their files. The
 # container's message has the contents of stores; a failure leaves it to the end of the log. The pair's values are
@@ -67,48 +68,44 @@ _SETTINGS = {
 }
 
 
-def weights_volumes(pair: ModelPair) -> list[KubeObject]:
-    """The volumes with checkpoints: that of the pair's storage, or an empty one for what is downloaded, and one for
-    each claim and image that a source names."""
-    storage = (pair.spec.serving or Serving()).storage
-    is_filled = bool(_downloads(pair))
-    volumes: list[KubeObject] = []
+class WeightsVolume(NamedTuple):
+    """A volume with checkpoints, and the folder where servers mount it read-only."""
+
+    name: str
+    folder: PurePath
+    source: KubeObject
+
+
+def weights_volumes(pair: ModelPair) -> Iterator[WeightsVolume]:
+    """The volume of the pair's storage, or an empty one for what is downloaded, and one for each claim and image that a
+    source names."""
+    storage, is_filled = pair.serving.storage, bool(_downloads(pair))
     if storage is not None:
         claim = {"claimName": storage.claim} | ({} if is_filled else {"readOnly": True})
-        volumes.append({"name": _VOLUME, "persistentVolumeClaim": claim})
+        yield WeightsVolume(_VOLUME, sources_folder(pair), {"persistentVolumeClaim": claim})
     elif is_filled:
-        volumes.append({"name": _VOLUME, "emptyDir": {}})
-    for index, claim_name in enumerate(_claims(pair)):
-        volumes.append({"name": f"claim-{index}", "persistentVolumeClaim": {"claimName": claim_name, "readOnly": True}})
-    for index, reference in enumerate(_images(pair)):
-        volumes.append({"name": f"image-{index}", "image": {"reference": reference, "pullPolicy": "IfNotPresent"}})
-    return volumes
+        yield WeightsVolume(_VOLUME, sources_folder(pair), {"emptyDir": {}})
+    for index, name in enumerate(_named(pair, claim_of)):
+        source: KubeObject = {"persistentVolumeClaim": {"claimName": name, "readOnly": True}}
+        yield WeightsVolume(f"claim-{index}", claim_folder(name), source)
+    for index, name in enumerate(_named(pair, image_of)):
+        source = {"image": {"reference": name, "pullPolicy": "IfNotPresent"}}
+        yield WeightsVolume(f"image-{index}", image_folder(name), source)
 
 
-def weights_mounts(pair: ModelPair) -> list[KubeObject]:
-    """The mounts of these volumes, all read-only."""
-    storage = (pair.spec.serving or Serving()).storage
-    mounts = []
-    if storage is not None or _downloads(pair):
-        mounts.append(_mount(_VOLUME, str(sources_folder(pair))))
-    mounts += [_mount(f"claim-{index}", str(claim_folder(name))) for index, name in enumerate(_claims(pair))]
-    mounts += [_mount(f"image-{index}", str(image_folder(name))) for index, name in enumerate(_images(pair))]
-    return mounts
-
-
-def weights_container(pair: ModelPair, *, image: str, scratch: KubeObject) -> KubeObject | None:
+def weights_container(owner: Owner, scratch: KubeObject) -> KubeObject | None:
     """The container that downloads models from a hub, by the program `hf` of the server's image, and from a store, by
     `deploy/docker/s3_download.py` in it; None without such models. It gets the pair's own variables, such as HF_TOKEN,
     AWS_ENDPOINT_URL and those of proxies."""
-    sources = _downloads(pair)
+    pair, sources = owner.pair, _downloads(owner.pair)
     if not sources:
         return None
     return container(
         WEIGHTS_CONTAINER,
-        image=image,
+        image=owner.image,
         command=["sh", "-c", verbatim(_SCRIPT)],
         args=[WEIGHTS_CONTAINER, *map(verbatim, sources)],
-        env=variables_of((pair.spec.serving or Serving()).env, _SETTINGS),
+        env=variables_of(pair.serving.env, _SETTINGS),
         mounts=[scratch, {"name": _VOLUME, "mountPath": str(sources_folder(pair))}],
         resources=node_resources(pair),
     )
@@ -123,21 +120,19 @@ def has_draft_model(pair: ModelPair) -> bool:
     return draft.kind == "model" if isinstance(pair.spec.engine, VllmEngine) else draft.has_model
 
 
-def preflight_container(pair: ModelPair, *, image: str, mounts: list[KubeObject]) -> KubeObject:
+def preflight_container(owner: Owner, mounts: list[KubeObject]) -> KubeObject:
     """The container that compares a draft's tokenizer with its target's before any weights are loaded. Its report is in
     the pod's status. It fails, and the pod with it, if a checkpoint cannot be read, and for vLLM if the tokenizers
     differ: vLLM would draft in vain, and cannot serve the target alone."""
-    is_vllm = isinstance(pair.spec.engine, VllmEngine)
-    program = (
-        ["python3", "-m", "slipstream_vllm.preflight"] if is_vllm else ["python", "-m", "slipstream_engine.preflight"]
-    )
+    is_vllm = owner.software is VLLM
+    python, package = ("python3", "slipstream_vllm") if is_vllm else ("python", "slipstream_engine")
     return container(
         PREFLIGHT_CONTAINER,
-        image=image,
-        command=[*program, *map(verbatim, _options(pair)), f"--report={REPORT}"],
+        image=owner.image,
+        command=[python, "-m", f"{package}.preflight", *map(verbatim, _options(owner.pair)), f"--report={REPORT}"],
         env=environment(gpu=False),
         mounts=mounts,
-        resources=node_resources(pair),
+        resources=node_resources(owner.pair),
         terminationMessagePath=REPORT,
         terminationMessagePolicy="File",
     )
@@ -166,13 +161,6 @@ def _downloads(pair: ModelPair) -> list[str]:
     return words
 
 
-def _claims(pair: ModelPair) -> list[str]:
-    return sorted({claim for source in sources_of(pair) if (claim := claim_of(source)) is not None})
-
-
-def _images(pair: ModelPair) -> list[str]:
-    return sorted({image for source in sources_of(pair) if (image := image_of(source)) is not None})
-
-
-def _mount(volume: str, path: str) -> KubeObject:
-    return {"name": volume, "mountPath": path, "readOnly": True}
+def _named(pair: ModelPair, name_of: Callable[[str], str | None]) -> list[str]:
+    """The claims or images that sources of `pair` name."""
+    return sorted({name for source in sources_of(pair) if (name := name_of(source)) is not None})

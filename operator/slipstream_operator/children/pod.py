@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
-from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.pods import VolumeMount
 from slipstream_core.manifest.serving import Serving
 
-from slipstream_operator.children.container import LEAVE_S
-from slipstream_operator.children.identity import TRITON, VLLM, Owner, labels, selector
+from slipstream_operator.children.container import LEADER_RANK, LEAVE_S, triton_container, vllm_container
+from slipstream_operator.children.identity import LEADER, TRITON, VLLM, Owner, given
 from slipstream_operator.children.init_containers import (
     has_draft_model,
     preflight_container,
     weights_container,
-    weights_mounts,
     weights_volumes,
 )
 from slipstream_operator.children.repository import repository_mount, repository_volume, template_annotations
-from slipstream_operator.children.servers import LEADER_RANK, triton_container, vllm_container
-from slipstream_operator.children.service import LEADER
-from slipstream_operator.types import KubeObject, ServingDefaults
+from slipstream_operator.types import KubeObject
 
 USER = 1000  # NVIDIA's Triton image has this number as `triton-server`
 
@@ -34,40 +29,36 @@ _EXIT_MARGIN_S = 15  # the program unloads its model after the last answer
 _TMP_MOUNT = {"name": _TMP, "mountPath": "/tmp"}  # nosec B108 # a volume of the pod's own
 
 
-def pod_template(
-    pair: ModelPair,
-    owner: Owner,
-    *,
-    defaults: ServingDefaults,
-    repository: Mapping[str, str] | None = None,
-    rank: str | None = None,
-) -> KubeObject:
+def pod_template(owner: Owner, *, repository: Mapping[str, str] | None = None, rank: str | None = None) -> KubeObject:
     """The pod template, which does not depend on the number of servers. `repository` is the data of the pair's
     ConfigMap, None for servers without one. `rank` is the node's in a server of several nodes."""
-    serving = pair.spec.serving or Serving()
+    serving = owner.pair.serving
     return {
         "metadata": {
-            "labels": {**serving.labels, **labels(owner)},
-            "annotations": {**serving.annotations, **template_annotations(pair, repository)},
+            "labels": {**serving.labels, **owner.labels},
+            "annotations": {**serving.annotations, **template_annotations(owner.pair, repository)},
         },
-        "spec": _pod_spec(pair, owner, defaults, rank),
+        "spec": _pod_spec(owner, rank),
     }
 
 
-def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: str | None) -> KubeObject:
-    serving, weights = pair.spec.serving or Serving(), weights_mounts(pair)
-    is_vllm = owner.software is VLLM
-    image = serving.image or (defaults.vllm_image if is_vllm else defaults.image)
+def _pod_spec(owner: Owner, rank: str | None) -> KubeObject:
+    pair, serving, is_vllm = owner.pair, owner.pair.serving, owner.software is VLLM
+    checkpoints = list(weights_volumes(pair))
+    weights: list[KubeObject] = [
+        {"name": one.name, "mountPath": str(one.folder), "readOnly": True} for one in checkpoints
+    ]
+    shm_size = serving.shm_size or _SHM_SIZES[owner.software.name]
     mounts = [{"name": _SHM, "mountPath": "/dev/shm"}, _TMP_MOUNT, *weights]  # nosec B108
     mounts += [_mount(mount) for mount in serving.volume_mounts]
     if is_vllm:
-        server = vllm_container(pair, image=image, mounts=mounts, rank=rank, is_ipv6=defaults.is_ipv6)
+        server = vllm_container(owner, mounts, rank)
     else:
         mounts.insert(0, repository_mount(pair))
-        server = triton_container(pair, image=image, mounts=mounts, is_ipv6=defaults.is_ipv6)
-    before = [weights_container(pair, image=image, scratch=_TMP_MOUNT)]
+        server = triton_container(owner, mounts)
+    before = [weights_container(owner, _TMP_MOUNT)]
     if has_draft_model(pair) and rank in (None, LEADER_RANK):
-        before.append(preflight_container(pair, image=image, mounts=[_TMP_MOUNT, *weights]))
+        before.append(preflight_container(owner, [_TMP_MOUNT, *weights]))
     return {
         "serviceAccountName": serving.service_account_name or owner.child_name,
         "automountServiceAccountToken": False,
@@ -85,13 +76,16 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
         },
         "volumes": [
             *([] if is_vllm else [repository_volume(owner.child_name)]),
-            {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": _shm_size(serving, owner)}},
+            {
+                "name": _SHM,
+                "emptyDir": {"medium": "Memory", "sizeLimit": shm_size},
+            },
             {"name": _TMP, "emptyDir": {"sizeLimit": serving.tmp_size}},
-            *weights_volumes(pair),
+            *({"name": one.name, **one.source} for one in checkpoints),
             *serving.volumes,
         ],
         "containers": [server],
-        **_given(
+        **given(
             initContainers=[container for container in before if container is not None],
             topologySpreadConstraints=_spread(owner, rank),
             # The pair's own settings of pods: which nodes they may have, and how they get there.
@@ -100,7 +94,7 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
             runtimeClassName=serving.runtime_class_name,
             schedulerName=serving.scheduler_name,
             nodeSelector=dict(serving.node_selector),
-            tolerations=[_given(**msgspec.to_builtins(toleration)) for toleration in serving.tolerations],
+            tolerations=[given(**msgspec.to_builtins(toleration)) for toleration in serving.tolerations],
             affinity=serving.affinity,
             hostNetwork=serving.host_network or None,
             dnsPolicy="ClusterFirstWithHostNet" if serving.host_network else None,
@@ -110,22 +104,14 @@ def _pod_spec(pair: ModelPair, owner: Owner, defaults: ServingDefaults, rank: st
 
 def _mount(mount: VolumeMount) -> KubeObject:
     """The API server drops `readOnly: false`."""
-    return _given(**msgspec.to_builtins(mount) | {"readOnly": mount.read_only or None})
+    return given(**msgspec.to_builtins(mount) | {"readOnly": mount.read_only or None})
 
 
 def _users(serving: Serving) -> KubeObject:
     """A new block volume belongs to root; by its group the weights are written to it."""
     if serving.pod_security_context is None:
         return {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
-    return _given(**msgspec.to_builtins(serving.pod_security_context))
-
-
-def _shm_size(serving: Serving, owner: Owner) -> str:
-    return serving.shm_size or _SHM_SIZES[owner.software.name]
-
-
-def _given(**fields: Any) -> KubeObject:
-    return {name: value for name, value in fields.items() if value not in (None, "", [], {}, ())}
+    return given(**msgspec.to_builtins(serving.pod_security_context))
 
 
 def _spread(owner: Owner, rank: str | None) -> list[KubeObject]:
@@ -133,7 +119,7 @@ def _spread(owner: Owner, rank: str | None) -> list[KubeObject]:
     than none. Of groups only the leaders spread: the pods of one group belong together."""
     if rank not in (None, LEADER_RANK):
         return []
-    selected = selector(owner) | (LEADER if rank is not None else {})
+    selected = owner.selector | (LEADER if rank is not None else {})
     return [
         {
             "maxSkew": 1,

@@ -30,15 +30,15 @@ WEIGHTS_ANNOTATION = "slipstream.dev/weights-hash"
 _HASH_CHARS = 16
 
 
-def repository_config_map(pair: ModelPair, owner: Owner) -> KubeObject:
+def repository_config_map(owner: Owner) -> KubeObject:
     """The two files of the pair's model."""
     config, code = _template()
     parameters = {
-        **engine_parameters(pair, sources_folder(pair)),
+        **engine_parameters(owner.pair, sources_folder(owner.pair)),
         # If the draft does not match, the target is served alone, and the pair's status has the reason.
         "on_draft_mismatch": "plain",
     }
-    data = {CONFIG: render_config(config, triton_model_name(pair), parameters), CODE: code}
+    data = {CONFIG: render_config(config, triton_model_name(owner.pair), parameters), CODE: code}
     return child("v1", "ConfigMap", owner, data=data)
 
 
@@ -56,7 +56,7 @@ def repository_mount(pair: ModelPair) -> KubeObject:
 
 def sources_folder(pair: ModelPair) -> PurePosixPath:
     """The root of relative sources in a server."""
-    storage = pair.spec.serving.storage if pair.spec.serving is not None else None
+    storage = pair.serving.storage
     return WITHOUT_STORAGE if storage is None else PurePosixPath(storage.mount_path)
 
 
@@ -72,7 +72,7 @@ def sources_of(pair: ModelPair) -> Iterator[str]:
 def template_annotations(pair: ModelPair, repository: Mapping[str, str] | None) -> dict[str, str]:
     """The annotations of the pod template. `repository` is the ConfigMap's data, which running servers do not read
     again; None without one."""
-    of_repository = {} if repository is None else {REPOSITORY_ANNOTATION: _hash(repository)}
+    of_repository = {} if repository is None else {REPOSITORY_ANNOTATION: _digest(_encode(repository))}
     return {**of_repository, WEIGHTS_ANNOTATION: weights_hash(pair)}
 
 
@@ -81,10 +81,6 @@ def weights_hash(pair: ModelPair) -> str:
     encoded = _encode([pair.spec.target, pair.spec.draft])
     # Without fields at their defaults that earlier versions did not have: an upgrade must not replace all servers.
     return _digest(encoded.replace(b',"alternatives":[]', b"").replace(b',"candidates":null', b""))
-
-
-def _hash(value: object) -> str:
-    return _digest(_encode(value))
 
 
 def _encode(value: object) -> bytes:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from slipstream_core.manifest.naming import OPERATOR, group_name
-from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import Serving
 
-from slipstream_operator.children.identity import Owner, child, selector
+from slipstream_operator.children.container import LEADER_RANK
+from slipstream_operator.children.identity import Owner, child
 from slipstream_operator.children.pod import pod_template
-from slipstream_operator.children.servers import LEADER_RANK
-from slipstream_operator.types import KubeObject, ServingDefaults
+from slipstream_operator.types import KubeObject
 
 FIELD_MANAGER = OPERATOR
 
@@ -19,44 +18,33 @@ _PULL_S = 900  # a server's image has gigabytes
 _WORKER_RANK = "$(LWS_WORKER_INDEX)"
 
 
-def deployment(
-    pair: ModelPair,
-    owner: Owner,
-    *,
-    defaults: ServingDefaults,
-    repository: Mapping[str, str] | None,
-    live: KubeObject | None,
-) -> KubeObject:
+def deployment(owner: Owner, live: KubeObject | None, *, repository: Mapping[str, str] | None) -> KubeObject:
     """The Deployment. `repository` is the data of the pair's ConfigMap, None without one; `live` is the present
     Deployment.
 
     By default a new server has to be ready before an old one is removed. If no node has room for one more server, a
     change waits, and the condition `Progressing` has the reason.
     """
-    serving = pair.spec.serving or Serving()
-    update = serving.update
+    serving, update = owner.pair.serving, owner.pair.serving.update
     rolling = {"maxSurge": update.max_surge, "maxUnavailable": update.max_unavailable}
     spec = {
-        "selector": {"matchLabels": selector(owner)},
+        "selector": {"matchLabels": owner.selector},
         "strategy": {"type": update.strategy} | ({} if update.strategy == "Recreate" else {"rollingUpdate": rolling}),
         "minReadySeconds": 5,
         "revisionHistoryLimit": 3,
         "progressDeadlineSeconds": progress_deadline_s(serving),
-        "template": pod_template(pair, owner, defaults=defaults, repository=repository),
+        "template": pod_template(owner, repository=repository),
         **_replicas(serving, live),
     }
     return child("apps/v1", "Deployment", owner, spec=spec)
 
 
-def leader_worker_set(
-    pair: ModelPair, owner: Owner, *, defaults: ServingDefaults, live: KubeObject | None
-) -> KubeObject:
+def leader_worker_set(owner: Owner, live: KubeObject | None) -> KubeObject:
     """The LeaderWorkerSet (https://lws.sigs.k8s.io): groups of pods that are started, replaced and counted together;
     `live` is the present one. If one pod of a group restarts, the whole group does: its processes cannot find each
     other again."""
-    serving = pair.spec.serving or Serving()
-    leader, worker = (pod_template(pair, owner, defaults=defaults, rank=rank) for rank in (LEADER_RANK, _WORKER_RANK))
-    update = serving.update
+    serving, update = owner.pair.serving, owner.pair.serving.update
+    leader, worker = (pod_template(owner, rank=rank) for rank in (LEADER_RANK, _WORKER_RANK))
     rolling: KubeObject = {"maxSurge": update.max_surge, "maxUnavailable": update.max_unavailable}
     if update.strategy == "Recreate":  # it cannot end all groups first: none of them is needed meanwhile instead
         rolling = {"maxSurge": 0, "maxUnavailable": "100%"}

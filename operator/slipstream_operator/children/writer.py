@@ -76,7 +76,7 @@ class ChildWriter:
 
     async def _write(self, pair: KubeObject, child: KubeObject) -> bool:
         """Write a child if it differs. Returns whether a write was necessary."""
-        key, body, digest = key_of(child), *_with_digest(_with_release(child, self._release))
+        key, (body, digest) = key_of(child), _to_apply(child, self._release)
         live = self._cache.get(key)
         if live is not None and (has(live, body) or self._settled.get(key) == (digest, _essence(live))):
             return False
@@ -122,20 +122,14 @@ def _has_other_selector(live: KubeObject, body: KubeObject) -> bool:
     return bool(live["kind"] == Kind.DEPLOYMENT and live["spec"].get("selector") != body["spec"]["selector"])
 
 
-def _with_release(child: KubeObject, release: str) -> KubeObject:
-    """`child` with the label of its release. The pod template stays unchanged, so no server restarts."""
+def _to_apply(child: KubeObject, release: str) -> tuple[KubeObject, str]:
+    """`child` with the label of its release, and a digest of this plan, which is also an annotation: without it, the
+    removal of a field would not be noticed. The pod template stays unchanged, so no server restarts."""
     metadata = child["metadata"]
-    labels = {**(metadata.get("labels") or {}), RELEASE_LABEL: release}
-    return {**child, "metadata": {**metadata, "labels": labels}}
-
-
-def _with_digest(child: KubeObject) -> tuple[KubeObject, str]:
-    """`child` with a digest of the plan: without it, the removal of a field would not be noticed."""
-    encoded = msgspec.json.encode(child, order="sorted")
-    digest = hashlib.sha256(encoded).hexdigest()[:16]
-    metadata = child["metadata"]
-    annotations = {**(metadata.get("annotations") or {}), DIGEST_ANNOTATION: digest}
-    return {**child, "metadata": {**metadata, "annotations": annotations}}, digest
+    body = {**child, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), RELEASE_LABEL: release}}}
+    digest = hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()[:16]
+    body["metadata"]["annotations"] = {**metadata.get("annotations", {}), DIGEST_ANNOTATION: digest}
+    return body, digest
 
 
 def _essence(live: KubeObject) -> str:

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from slipstream_core.manifest.naming import PAIR_LABEL, label_value
+from slipstream_core.manifest.naming import PAIR_LABEL, canary_name, child_name, group_name, label_value
 
 from slipstream_operator.cluster.resources import CHILDREN, FIELD_MANAGER, PARENTS, WORKLOADS, Kind, ObjectKey
 from slipstream_operator.cluster.sharing import Sharing
@@ -81,6 +81,18 @@ class ObjectCache:
     def pods_of(self, pair: ObjectKey) -> list[KubeObject]:
         keys = self._of_label.get((pair.namespace, label_value(pair.name)), ())
         return [self._objects[key.kind][key] for key in sorted(keys) if key.kind is Kind.POD]
+
+    def workload_of(self, pair: ObjectKey, uid: str, *, revision: str = "") -> KubeObject | None:
+        """The object that runs the servers of `pair`, whose object has the uid `uid`: a Deployment, or a
+        LeaderWorkerSet in the form of one. None if there is none, or another owner has it. `revision`: that of this new
+        revision."""
+        name = canary_name(pair.name, revision) if revision else child_name(pair.name)
+        names = {Kind.DEPLOYMENT: name, Kind.LEADER_WORKER_SET: group_name(name)}
+        for kind in WORKLOADS:
+            found = self.get(ObjectKey(kind, pair.namespace, names[kind]))
+            if found is not None and owner_uid(found, Kind.MODEL_PAIR) == uid:
+                return found if kind is Kind.DEPLOYMENT else _as_deployment(found)
+        return None
 
     def pair_of(self, item: KubeObject) -> ObjectKey | None:
         """The pair that a child or pod belongs to: by its owner, else by its label."""
@@ -187,6 +199,18 @@ def _discard(index: defaultdict[Any, set[ObjectKey]], place: Any, key: ObjectKey
     index[place].discard(key)
     if not index[place]:
         del index[place]
+
+
+def _as_deployment(group: KubeObject) -> KubeObject:
+    """A LeaderWorkerSet with the fields of a Deployment that are read here. A group that is ready is available.
+    Releases without `observedGeneration` count as having seen every change."""
+    status, spec = group.get("status") or {}, group["spec"]
+    seen = status.get("observedGeneration", group["metadata"].get("generation", 0) if status else 0)
+    return {
+        **group,
+        "spec": {**spec, "template": spec["leaderWorkerTemplate"]},
+        "status": {**status, "observedGeneration": seen, "availableReplicas": status.get("readyReplicas", 0)},
+    }
 
 
 def has_foreign_status(raw: KubeObject) -> bool:

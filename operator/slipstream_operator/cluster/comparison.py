@@ -1,10 +1,10 @@
-"""The comparison of an object in the cluster with its desired fields. Lists are matched as the API server merges
-them."""
+"""Comparisons: of an object in the cluster with its desired fields, where lists are matched as the API server merges
+them, and of mappings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -65,6 +65,12 @@ def _is_same_amount(live: str, desired: str) -> bool:
 def _amount(text: str) -> Fraction | None:
     found = _QUANTITY.fullmatch(text)
     return None if found is None else Fraction(found["number"]) * _UNITS[found["unit"]]
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
+    """The keys whose values differ."""
+    names = before.keys() | after.keys()
+    return {name for name in names if before.get(name) is not (new := after.get(name)) and before.get(name) != new}
 
 
 def without_blanks(value: Any) -> Any:

@@ -34,8 +34,8 @@ async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
         await asyncio.sleep(_RETRY_S)
 
 
-async def until_changed(client: KubeClient, known: dict[Kind, Resource], *, every_s: float) -> None:
-    """Looks every `every_s` seconds. Returns when the server has other kinds or versions than `known`."""
+async def until_changed(client: KubeClient, known: dict[Kind, Resource], *, every_s: float) -> bool:
+    """Look every `every_s` seconds. Returns True when the server has other kinds or versions than `known`."""
     while True:
         await asyncio.sleep(every_s)
         try:
@@ -45,7 +45,7 @@ async def until_changed(client: KubeClient, known: dict[Kind, Resource], *, ever
         if now != known:
             names = sorted({one.kind.value for one in now.values()} ^ {one.kind.value for one in known.values()})
             _logger.warning("the cluster's kinds have changed (%s): everything is listed again", ", ".join(names))
-            return
+            return True
 
 
 async def _known(client: KubeClient) -> dict[Kind, Resource]:

@@ -19,6 +19,7 @@ from slipstream_core.manifest.reports import (
 )
 from slipstream_core.manifest.status import GatewaysStatus
 
+from slipstream_operator.cluster.comparison import differing
 from slipstream_operator.cluster.resources import ObjectKey
 from slipstream_operator.types import Demand, KubeObject
 
@@ -129,11 +130,7 @@ class GatewayReports:
 
 def _changed(old: GatewayReport, new: GatewayReport) -> set[str]:
     """The objects whose entries differ."""
-    names = old.applied.keys() | new.applied.keys()
-    applied = {object_key_of(name) for name in names if old.applied.get(name) != new.applied.get(name)}
-    pairs = old.withheld.keys() | new.withheld.keys()
-    withheld = {pair for pair in pairs if old.withheld.get(pair) != new.withheld.get(pair)}
-    before, after = old.unreachable or {}, new.unreachable or {}
-    unreachable = {pair for pair in before.keys() | after.keys() if before.get(pair) != after.get(pair)}
+    applied = {object_key_of(name) for name in differing(old.applied, new.applied)}
+    unreachable = differing(old.unreachable or {}, new.unreachable or {})
     used = {*old.in_use} ^ {*new.in_use} | {*old.waiting} ^ {*new.waiting}
-    return applied | withheld | unreachable | used
+    return applied | differing(old.withheld, new.withheld) | unreachable | used

@@ -35,18 +35,7 @@ class Kind(StrEnum):
 # Policies first: the status of a pair has figures of its policy.
 PARENTS = (Kind.SPECULATION_POLICY, Kind.MODEL_PAIR)
 WORKLOADS = (Kind.DEPLOYMENT, Kind.LEADER_WORKER_SET)
-CHILDREN = (
-    *WORKLOADS,
-    Kind.SERVICE,
-    Kind.CONFIG_MAP,
-    Kind.SERVICE_ACCOUNT,
-    Kind.POD_DISRUPTION_BUDGET,
-    Kind.NETWORK_POLICY,
-    Kind.HORIZONTAL_POD_AUTOSCALER,
-    Kind.SCALED_OBJECT,
-    Kind.INFERENCE_POOL,
-    Kind.HTTP_ROUTE,
-)
+CHILDREN = tuple(kind for kind in Kind if kind not in (*PARENTS, Kind.POD, Kind.LEASE))
 
 
 class ObjectKey(msgspec.Struct, frozen=True, order=True):
@@ -97,11 +86,12 @@ def _resource(kind: Kind, group_version: str, plural: str, selector: str = CHILD
     return Resource(kind=kind, group=group, version=version, plural=plural, selector=selector)
 
 
-LEADER_WORKER_SETS = _resource(Kind.LEADER_WORKER_SET, "leaderworkerset.x-k8s.io/v1", "leaderworkersets")
-SCALED_OBJECTS = _resource(Kind.SCALED_OBJECT, "keda.sh/v1alpha1", "scaledobjects")
-INFERENCE_POOLS = _resource(Kind.INFERENCE_POOL, "inference.networking.k8s.io/v1", "inferencepools")
-HTTP_ROUTES = _resource(Kind.HTTP_ROUTE, "gateway.networking.k8s.io/v1", "httproutes")
-FOREIGN = (LEADER_WORKER_SETS, SCALED_OBJECTS, INFERENCE_POOLS, HTTP_ROUTES)
+FOREIGN = (
+    _resource(Kind.LEADER_WORKER_SET, "leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
+    _resource(Kind.SCALED_OBJECT, "keda.sh/v1alpha1", "scaledobjects"),
+    _resource(Kind.INFERENCE_POOL, "inference.networking.k8s.io/v1", "inferencepools"),
+    _resource(Kind.HTTP_ROUTE, "gateway.networking.k8s.io/v1", "httproutes"),
+)
 """Kinds of other projects, which not every cluster has."""
 
 

@@ -4,7 +4,7 @@ checked again after a change."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from slipstream_core.manifest.versions import GoodVersion, good_version, parse_v
 from slipstream_core.settings import NO_GRANTS, Grants
 
 from slipstream_operator.cluster.cache import key_of
+from slipstream_operator.cluster.comparison import differing
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.types import KubeObject, NameClaim
 
@@ -142,10 +143,10 @@ class SpecIndex:
             return set()
         before, after = self._resolution, resolve(self._resources(), self._grants)
         self._resolution, self._stale = after, False
-        changed = _changed(before.problems, after.problems)
+        changed = differing(before.problems, after.problems)
         affected = {key for key in self._entries if str(key) in changed} if changed else set()
-        pairs = _changed(before.pairs, after.pairs) | _changed(before.policies, after.policies)
-        for pair_key in pairs | _changed(before.kills, after.kills):
+        pairs = differing(before.pairs, after.pairs) | differing(before.policies, after.policies)
+        for pair_key in pairs | differing(before.kills, after.kills):
             affected.update(self.related(pair_key))
         return affected
 
@@ -160,9 +161,3 @@ class SpecIndex:
 
     def _is_killed(self, key: ObjectKey) -> bool:
         return self._entries[key].parsed.killed
-
-
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
-    """The keys whose values differ."""
-    names = before.keys() | after.keys()
-    return {name for name in names if before.get(name) is not (new := after.get(name)) and before.get(name) != new}

@@ -13,12 +13,11 @@ from slipstream_operator.children.identity import revision_label
 from slipstream_operator.children.writer import ChildWriter
 from slipstream_operator.cluster.cache import key_of
 from slipstream_operator.cluster.resources import ObjectKey
-from slipstream_operator.cluster.workload import workload_of
 from slipstream_operator.errors import ChildrenRejected
 from slipstream_operator.handlers.parts import Parts
 from slipstream_operator.reconcile.pair import reconcile_pair
 from slipstream_operator.reconcile.usage import deleted_in_use, usage_of
-from slipstream_operator.rollout.analysis import RevisionFacts
+from slipstream_operator.rollout.analysis.revisions import RevisionFacts
 from slipstream_operator.types import KubeObject, Observed, ObservedCanary, PairPlan, ServingDefaults
 
 
@@ -75,7 +74,7 @@ class PairReconciler:
         self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, facts: RevisionFacts | None
     ) -> Observed:
         pair_key = parsed.pair_key or ""
-        deployment = workload_of(self._cache, key, raw["metadata"]["uid"])
+        deployment = self._cache.workload_of(key, raw["metadata"]["uid"])
         policy = self._specs.policy_in_force(pair_key)
         policy_raw = None if policy is None else self._cache.get(policy)
         status, pods, uid = self._statuses.prior(raw), self._cache.pods_of(key), raw["metadata"]["uid"]
@@ -98,7 +97,7 @@ class PairReconciler:
             demand=self._gateways.demand_of(key),
             name=self._specs.name_claim(key),
             canary=ObservedCanary(
-                deployment=None if not revision else workload_of(self._cache, key, uid, revision=revision),
+                deployment=None if not revision else self._cache.workload_of(key, uid, revision=revision),
                 pods=tuple(pod for pod in pods if revision and revision_label(pod) == revision),
                 facts=facts,
             ),

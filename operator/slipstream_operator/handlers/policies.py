@@ -10,13 +10,12 @@ from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.status import ConditionType, ModelPairStatus, SpeculationPolicyStatus, read_status
 
 from slipstream_operator.cluster.resources import Kind, ObjectKey
-from slipstream_operator.cluster.workload import workload_of
 from slipstream_operator.handlers.parts import Parts
 from slipstream_operator.reconcile.policy import reconcile_policy
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.reconcile.servers import Servers, servers_of, template_seen
-from slipstream_operator.rollout.analysis import ClassMemory
 from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
+from slipstream_operator.rollout.analysis.facts import ClassMemory
 from slipstream_operator.rollout.starting import readable
 from slipstream_operator.status.conditions import find
 from slipstream_operator.types import KubeObject, Note
@@ -130,7 +129,7 @@ class PolicyReconciler:
         raw = self._cache.get(pair)
         if raw is None:
             return Servers()
-        deployment = workload_of(self._cache, pair, raw["metadata"]["uid"])
+        deployment = self._cache.workload_of(pair, raw["metadata"]["uid"])
         if deployment is not None and (template := template_seen(deployment)) is not None:
             self._templates[key] = template
         status = read_status(raw.get("status"), ModelPairStatus)

@@ -1,26 +1,24 @@
-"""A new revision of a pair that is compared with the serving one: its state, its children, its Events. Pure."""
+"""A new revision of a pair that is compared with the serving one: its state and its children. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-import msgspec
 from slipstream_core.manifest.naming import APPROVE, CANARY_PREFIX
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.revision import canary_of, revision_of
-from slipstream_core.manifest.serving import Canary, Serving
+from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ModelPairStatus
 from slipstream_core.manifest.versions import Comparison
 
-from slipstream_operator.children import children_of
-from slipstream_operator.children.all import lacks_kind
+from slipstream_operator.children.all import children_of, lacks_kind
 from slipstream_operator.children.repository import weights_hash
 from slipstream_operator.children.workload import progress_deadline_s
 from slipstream_operator.reconcile.pods import PodReason, preflight_report, restarts, worst_problem
+from slipstream_operator.reconcile.servers import count, with_serving
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
-from slipstream_operator.types import KubeObject, Note, Observed
+from slipstream_operator.types import KubeObject, Observed
 
 _CRASHES = frozenset(
     {PodReason.CRASH_LOOP, PodReason.OUT_OF_MEMORY, PodReason.PREFLIGHT_FAILED, PodReason.TOKENIZER_MISMATCH}
@@ -46,20 +44,12 @@ class NewRevision(NamedTuple):
 def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Observed, now: datetime) -> NewRevision:
     """The state of the new revision in `comparison`."""
     pair = comparison.new
-    serving = pair.spec.serving or Serving()
-    seen, trouble = observed.canary, _trouble(pair, observed)
     case = CanaryCase(
         revision=revision_of(pair),
         serving=revision_of(comparison.serving),
         canary=canary_of(pair) or Canary(),
-        servers=CanaryServers(
-            ready=_ready(seen.deployment),
-            serving_ready=_ready(observed.deployment),
-            trouble=trouble.message,
-            is_hopeless=trouble.is_final,
-            start_s=progress_deadline_s(serving),
-        ),
-        facts=seen.facts,
+        servers=_servers(pair, observed),
+        facts=observed.canary.facts,
         has_same_target=pair.spec.target == comparison.serving.spec.target,
         now=now,
         served=prior.served,
@@ -70,34 +60,38 @@ def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Obser
     return NewRevision(pair, status, 0.0 if is_decided_now else look_again_s(status, case), is_decided_now)
 
 
-class _Trouble(NamedTuple):
-    """Why the servers do not start; empty if nothing is known. `is_final`: they never will."""
+def _servers(pair: ModelPair, observed: Observed) -> CanaryServers:
+    """The servers of both revisions; `pair` has the new one."""
+    trouble, is_hopeless = _trouble(pair, observed)
+    return CanaryServers(
+        ready=count(observed.canary.deployment or {}, "status", "readyReplicas"),
+        serving_ready=count(observed.deployment or {}, "status", "readyReplicas"),
+        trouble=trouble,
+        is_hopeless=is_hopeless,
+        start_s=progress_deadline_s(pair.serving),
+    )
 
-    message: str
-    is_final: bool
 
-
-def _trouble(pair: ModelPair, observed: Observed) -> _Trouble:
+def _trouble(pair: ModelPair, observed: Observed) -> tuple[str, bool]:
+    """Why the servers do not start, empty if nothing is known, and whether they never will."""
     if lacks_kind(pair, observed.defaults):
-        return _Trouble("servers of several nodes need the kind LeaderWorkerSet, which the cluster lacks", True)
+        return "servers of several nodes need the kind LeaderWorkerSet, which the cluster lacks", True
     pods = observed.canary.pods
     report = preflight_report(pods, weights_hash(pair))
     if report is not None and report.tokenizer_compatible is False:
-        return _Trouble(report.message, True)
+        return report.message, True
     problem = worst_problem(pods, observed.canary.deployment)
     if problem is None:
-        rejected = [str(one) for one in observed.rejected if f"/{CANARY_PREFIX}" in one.path]
-        return _Trouble("; ".join(rejected), False)
-    return _Trouble(problem.message, problem.reason in _CRASHES and restarts(pods) >= _MOST_RESTARTS)
+        return "; ".join(str(one) for one in observed.rejected if f"/{CANARY_PREFIX}" in one.path), False
+    return problem.message, problem.reason in _CRASHES and restarts(pods) >= _MOST_RESTARTS
 
 
 def serving_pair(pair: ModelPair, new: ModelPair) -> ModelPair:
     """The serving version of a pair with the number of servers in its newest spec, unless an autoscaler of one of them
     has it."""
-    old, newest = pair.spec.serving or Serving(), new.spec.serving or Serving()
-    if old.autoscaling is not None or newest.autoscaling is not None:
+    if pair.serving.autoscaling is not None or new.serving.autoscaling is not None:
         return pair
-    return _with_serving(pair, msgspec.structs.replace(old, replicas=newest.replicas))
+    return with_serving(pair, replicas=new.serving.replicas)
 
 
 def canary_children(new: NewRevision, serving: ModelPair, observed: Observed) -> tuple[KubeObject, ...]:
@@ -105,29 +99,8 @@ def canary_children(new: NewRevision, serving: ModelPair, observed: Observed) ->
     servers, neither has the new revision."""
     if new.status.phase not in _RUNNING:
         return ()
-    settings, canary = new.pair.spec.serving or Serving(), canary_of(new.pair) or Canary()
-    is_asleep = serving.spec.serving is not None and serving.spec.serving.replicas == 0
-    number = 0 if is_asleep else canary.replicas
-    pair = _with_serving(new.pair, msgspec.structs.replace(settings, replicas=number, autoscaling=None))
+    canary = canary_of(new.pair) or Canary()
+    number = 0 if serving.serving.replicas == 0 else canary.replicas
+    pair = with_serving(new.pair, replicas=number, autoscaling=None)
     uid = observed.raw["metadata"]["uid"]
     return children_of(pair, uid=uid, defaults=observed.defaults, live=observed.canary.deployment, canary=True)
-
-
-def canary_notes(prior: CanaryStatus | None, now: CanaryStatus | None) -> Iterator[Note]:
-    """One note for each phase of each revision."""
-    if now is None or (prior is not None and (prior.revision, prior.phase) == (now.revision, now.phase)):
-        return
-    yield Note(
-        type="Warning" if now.phase is CanaryPhase.ROLLED_BACK else "Normal",
-        reason=f"Revision{now.phase.value}",
-        message=f"revision {now.revision}: {now.message}",
-    )
-
-
-def _with_serving(pair: ModelPair, serving: Serving) -> ModelPair:
-    return msgspec.structs.replace(pair, spec=msgspec.structs.replace(pair.spec, serving=serving))
-
-
-def _ready(deployment: KubeObject | None) -> int:
-    count = ((deployment or {}).get("status") or {}).get("readyReplicas")
-    return count if isinstance(count, int) else 0

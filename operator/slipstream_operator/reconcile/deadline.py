@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from slipstream_core.manifest.serving import Serving
 from slipstream_core.manifest.status import ConditionType
 
-from slipstream_operator.children.all import is_group
+from slipstream_operator.children.identity import is_group
 from slipstream_operator.children.workload import progress_deadline_s
 from slipstream_operator.reconcile.pair_case import PairCase
 from slipstream_operator.reconcile.reasons import Reason
@@ -26,7 +25,7 @@ def group_deadline(case: PairCase) -> datetime | None:
     live = case.observed.deployment
     if case.pair is None or live is None or not is_group(case.pair):
         return None
-    allowed = timedelta(seconds=progress_deadline_s(case.pair.spec.serving or Serving()))
+    allowed = timedelta(seconds=progress_deadline_s(case.pair.serving))
     progress = [*_spec_changes(live), *(time for pod in case.observed.pods for time in _ready_since(pod))]
     known = find(case.prior.conditions, ConditionType.PROGRESSING)
     since = read_time(known.last_transition_time) if known is not None else None

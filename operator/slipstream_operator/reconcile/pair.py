@@ -27,18 +27,17 @@ from slipstream_core.manifest.status import (
 )
 from slipstream_core.manifest.versions import to_keep
 
-from slipstream_operator.children import children_of
-from slipstream_operator.children.all import lacks_kind, selector_of
+from slipstream_operator.children.all import children_of, lacks_kind, selector_of
 from slipstream_operator.reconcile.canary import canary_children, serving_pair
 from slipstream_operator.reconcile.deadline import group_deadline
 from slipstream_operator.reconcile.kstatus import set_kstatus
-from slipstream_operator.reconcile.names import look_for_name_s, name_holder
+from slipstream_operator.reconcile.notes import pair_notes
 from slipstream_operator.reconcile.pair_case import PairCase, pair_case
 from slipstream_operator.reconcile.pair_conditions import pair_conditions
-from slipstream_operator.reconcile.pair_notes import pair_notes
 from slipstream_operator.reconcile.reasons import Reason
-from slipstream_operator.reconcile.scale_to_zero import OwnNumber, own_number, with_number
-from slipstream_operator.reconcile.servers import is_complete, replicas_of
+from slipstream_operator.reconcile.scale_to_zero import OwnNumber, own_number
+from slipstream_operator.reconcile.servers import is_complete, replicas_of, with_serving
+from slipstream_operator.reconcile.usage import look_for_name_s, name_holder
 from slipstream_operator.status.conditions import Conditions, find
 from slipstream_operator.types import KubeObject, Observed, PairPlan
 
@@ -91,7 +90,9 @@ def _look_for_deadline_s(case: PairCase, status: ModelPairStatus) -> float | Non
 
 def _children(pair: ModelPair, case: PairCase, number: OwnNumber) -> tuple[KubeObject, ...]:
     """The children of the version in use, and of a new revision that is compared with it."""
-    observed, new, pair = case.observed, case.new, with_number(pair, number)
+    observed, new = case.observed, case.new
+    if number.replicas is not None:
+        pair = with_serving(pair, replicas=number.replicas)
     uid = observed.raw["metadata"]["uid"]
     beside: tuple[KubeObject, ...] = ()
     if new is not None:
@@ -137,7 +138,7 @@ def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:
         accept=policy.accept,
         p95=policy.p95,
         replicas=replicas,
-        selector="" if case.pair is None else selector_of(case.pair),
+        selector="" if case.pair is None else selector_of(case.pair, case.observed.defaults),
         gateways=case.observed.gateways,
         last_request_time=case.usage.last_request_time,
         in_use=case.usage.in_use,

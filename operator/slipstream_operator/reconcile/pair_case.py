@@ -11,7 +11,6 @@ from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.grants import API_KEY_FIELD, is_foreign_name
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
-from slipstream_core.manifest.serving import Serving
 from slipstream_core.manifest.status import ModelPairStatus, read_status
 from slipstream_core.manifest.versions import (
     GoodVersion,
@@ -113,7 +112,7 @@ def pair_case(observed: Observed, now: datetime) -> PairCase:
 
 def _forbidden(*pairs: ModelPair | None) -> Iterator[Problem]:
     """The privileges that the pods of any of these versions would get, although the operator permits none."""
-    fields = {field for pair in pairs if pair is not None for field in (pair.spec.serving or Serving()).privileges}
+    fields = {field for pair in pairs if pair is not None for field in pair.serving.privileges}
     for field in sorted(fields):
         yield Problem(f"spec.serving.{field}", _FORBIDDEN)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.naming import CANARY_PREFIX
 from slipstream_core.manifest.objects import ModelPair
-from slipstream_core.manifest.reports import UnreachableServers
+from slipstream_core.manifest.reports import UnreachableServers, WithheldServer
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ConditionType, GatewaysStatus, Replicas
 
-from slipstream_operator.children.all import has_servers, is_group, lacks_kind, missing_kinds
+from slipstream_operator.children.all import has_servers, lacks_kind, missing_kinds
+from slipstream_operator.children.identity import is_group
 from slipstream_operator.children.init_containers import has_draft_model
 from slipstream_operator.children.repository import weights_hash
 from slipstream_operator.reconcile.deadline import group_deadline
@@ -20,12 +22,18 @@ from slipstream_operator.reconcile.pods import PodProblem, PodReason, contents, 
 from slipstream_operator.reconcile.reasons import Finding, Reason, accepted, listed
 from slipstream_operator.reconcile.servers import count, deadline_exceeded, is_complete
 from slipstream_operator.reconcile.usage import name_in_use
-from slipstream_operator.reconcile.withheld import speculation_available
 from slipstream_operator.status.conditions import find
 from slipstream_operator.types import Observed
 
 _MAX_NAMED = 5
 _ELSEWHERE = "the pair names external servers"
+# The worst reason first. A gateway may be newer than the operator: an unknown code also counts against speculation.
+_WITHHELD = {
+    "kill_switch": Reason.GATEWAY_KILLED,
+    "engine_not_lossless": Reason.ENGINE_NOT_LOSSLESS,
+    "engine_cannot": Reason.ENGINE_CANNOT,
+    "engine_unverified": Reason.ENGINE_UNVERIFIED,
+}
 
 
 def pair_conditions(case: PairCase, replicas: Replicas) -> Iterator[tuple[ConditionType, Finding]]:
@@ -36,7 +44,7 @@ def pair_conditions(case: PairCase, replicas: Replicas) -> Iterator[tuple[Condit
     yield ConditionType.READY, _with_ignored(_ready(case, replicas, pod), case.ignored)
     yield ConditionType.RESOLVED_REFS, _resolved_refs(case, pod)
     yield ConditionType.TOKENIZER_COMPATIBLE, _tokenizer_compatible(case)
-    yield ConditionType.SPECULATION_AVAILABLE, speculation_available(observed.withheld, observed.gateways.total)
+    yield ConditionType.SPECULATION_AVAILABLE, _speculation_available(observed.withheld, observed.gateways.total)
     yield ConditionType.PROGRESSING, _progressing(case, replicas, pod)
     yield ConditionType.KILL_SWITCH_ACTIVE, _kill_switch(case)
 
@@ -86,8 +94,7 @@ def _ready(case: PairCase, replicas: Replicas, pod: PodProblem | None) -> Findin
     if rejected:
         return Reason.CHILDREN_REJECTED(message)
     if observed.deployment is not None and replicas.desired == 0:
-        is_idle = pair.spec.serving is not None and pair.spec.serving.scales_to_zero
-        return Reason.IDLE() if is_idle else Reason.SCALED_TO_ZERO()
+        return Reason.IDLE() if pair.serving.scales_to_zero else Reason.SCALED_TO_ZERO()
     return Reason.NO_READY_REPLICAS(message) if pod is None else Finding("False", pod.reason, message)
 
 
@@ -128,6 +135,34 @@ def _tokenizer_compatible(case: PairCase) -> Finding:
     if prior is not None and prior.observed_generation >= case.served_generation:
         return Finding(prior.status, prior.reason, prior.message)
     return Reason.NOT_CHECKED("no server has compared the tokenizers yet")
+
+
+def _speculation_available(withheld: Iterable[WithheldServer], gateways: int) -> Finding:
+    """Whether the servers may speculate, by the gateways' checks of the engines and their own kill switches. `withheld`
+    has a server once for each gateway that does not let it speculate, of `gateways` that report."""
+    if not gateways:
+        return Reason.NO_GATEWAY()
+    by_reason: defaultdict[Reason, list[WithheldServer]] = defaultdict(list)
+    for server in withheld:
+        by_reason[_WITHHELD.get(server.reason, Reason.ENGINE_CANNOT)].append(server)
+    for reason in _WITHHELD.values():
+        if found := by_reason[reason]:
+            return reason(_withheld(found, gateways))
+    return Reason.ALL_SERVERS()
+
+
+def _withheld(found: list[WithheldServer], gateways: int) -> str:
+    """The capabilities that cannot be used, by server, with the number of gateways and the detail of the first
+    gateway."""
+    seen = Counter((one.server, one.capabilities) for one in found)
+    details = {(one.server, one.capabilities): one.detail for one in reversed(found)}
+    return listed(
+        [
+            f"{server} may not use {' and '.join(capabilities)} ({count} of {gateways} gateways): "
+            f"{details[server, capabilities]}"
+            for (server, capabilities), count in sorted(seen.items())
+        ]
+    )
 
 
 def _progressing(case: PairCase, replicas: Replicas, pod: PodProblem | None) -> Finding:

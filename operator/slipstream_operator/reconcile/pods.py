@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 from slipstream_core.vllm_log import informative_line
 
-from slipstream_operator.children import PREFLIGHT_CONTAINER, WEIGHTS_ANNOTATION, WEIGHTS_CONTAINER
+from slipstream_operator.children.init_containers import PREFLIGHT_CONTAINER, WEIGHTS_CONTAINER
+from slipstream_operator.children.repository import WEIGHTS_ANNOTATION
 from slipstream_operator.types import KubeObject
 
 MAX_QUOTED_CHARS = 600

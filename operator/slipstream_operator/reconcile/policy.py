@@ -19,12 +19,12 @@ from slipstream_core.manifest.status import (
 from slipstream_core.manifest.versions import to_keep
 
 from slipstream_operator.reconcile.kstatus import set_kstatus
-from slipstream_operator.reconcile.policy_conditions import Judged, ready, set_conditions
+from slipstream_operator.reconcile.notes import policy_notes
+from slipstream_operator.reconcile.policy_conditions import Judged, policy_conditions, ready
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
-from slipstream_operator.reconcile.policy_notes import policy_notes
 from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.summary import class_message, columns
-from slipstream_operator.rollout.analysis import ClassFacts
+from slipstream_operator.rollout.analysis.facts import ClassFacts
 from slipstream_operator.rollout.hold_back import with_control
 from slipstream_operator.rollout.starting import edited_classes, remembered
 from slipstream_operator.rollout.transitions import (
@@ -207,7 +207,8 @@ def _status(
     facts: PolicyFacts, judged: tuple[Judged, ...], renewal: _Renewal, situation: Situation
 ) -> SpeculationPolicyStatus:
     conditions = Conditions(facts.prior.conditions, facts.generation, situation.now)
-    set_conditions(conditions, facts, judged, situation)
+    for type, value in policy_conditions(facts, judged, situation):
+        conditions.set(type, *value)
     set_kstatus(conditions, rolls_out=False)
     return SpeculationPolicyStatus(
         observed_generation=facts.generation,

@@ -11,10 +11,11 @@ from slipstream_core.manifest.status import ConditionType, Phase
 
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.reconcile.reasons import Finding, Reason, accepted, listed
-from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
+from slipstream_operator.rollout.analysis.facts import ClassFacts, GainFacts, GuardFacts, Verdict
+from slipstream_operator.rollout.analysis.metrics import Metric
 from slipstream_operator.rollout.transitions import ClassState, Situation, is_stale, needs_gain, without_data
 from slipstream_operator.rollout.trips import REASONS, error_words, unchecked_words, words
-from slipstream_operator.status.conditions import Conditions, rfc3339
+from slipstream_operator.status.conditions import rfc3339
 
 _PAIR_FIELD = "spec.pair"
 _ANALYSED = frozenset({Phase.PROGRESSING, Phase.PROMOTED})
@@ -32,19 +33,18 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return self.state.speculates and not (self.facts is not None and self.facts.hardly_speculates)
 
 
-def set_conditions(conditions: Conditions, facts: PolicyFacts, judged: Sequence[Judged], situation: Situation) -> None:
-    """Set all eight conditions."""
-    for type, said in (
-        (ConditionType.ACCEPTED, accepted(facts.newest.problems, facts.good)),
-        (ConditionType.READY, ready(facts)),
-        (ConditionType.RESOLVED_REFS, _resolved(facts)),
-        (ConditionType.PROGRESSING, _progressing(judged, situation)),
-        (ConditionType.ANALYSIS_CONCLUSIVE, _conclusive(judged, situation)),
-        (ConditionType.ROLLED_BACK, _rolled_back(judged)),
-        (ConditionType.SERVERS_SLOW, _servers_slow(judged)),
-        (ConditionType.KILL_SWITCH_ACTIVE, _killed(facts)),
-    ):
-        conditions.set(type, said.status, said.reason, said.message)
+def policy_conditions(
+    facts: PolicyFacts, judged: Sequence[Judged], situation: Situation
+) -> Iterator[tuple[ConditionType, Finding]]:
+    """All conditions, in order."""
+    yield ConditionType.ACCEPTED, accepted(facts.newest.problems, facts.good)
+    yield ConditionType.READY, ready(facts)
+    yield ConditionType.RESOLVED_REFS, _resolved(facts)
+    yield ConditionType.PROGRESSING, _progressing(judged, situation)
+    yield ConditionType.ANALYSIS_CONCLUSIVE, _conclusive(judged, situation)
+    yield ConditionType.ROLLED_BACK, _rolled_back(judged)
+    yield ConditionType.SERVERS_SLOW, _servers_slow(judged)
+    yield ConditionType.KILL_SWITCH_ACTIVE, _killed(facts)
 
 
 def ready(facts: PolicyFacts) -> Finding:

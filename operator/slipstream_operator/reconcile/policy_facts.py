@@ -12,7 +12,7 @@ from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.status import GatewaysStatus, SpeculationPolicyStatus
 from slipstream_core.manifest.versions import GoodVersion
 
-from slipstream_operator.rollout.analysis import ClassFacts, ClassMemory
+from slipstream_operator.rollout.analysis.facts import ClassFacts, ClassMemory
 
 
 class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):

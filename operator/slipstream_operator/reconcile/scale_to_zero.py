@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-import msgspec
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.reports import LATELY_S
 from slipstream_core.manifest.status import Condition, ConditionType
@@ -33,7 +32,7 @@ def own_number(
 ) -> OwnNumber:
     """The number for `pair`. `last_request` is the time at which a gateway last reported it in use, `conditions` are
     its present ones."""
-    autoscaling = pair.spec.serving.autoscaling if pair.spec.serving is not None else None
+    autoscaling = pair.serving.autoscaling
     if autoscaling is None or observed.deployment is None:
         return OwnNumber(None)
     if count(observed.deployment, "spec", "replicas") == 0:
@@ -42,14 +41,6 @@ def own_number(
         return OwnNumber(None)
     left_s = (idle_since + timedelta(seconds=autoscaling.idle_seconds) - now).total_seconds()
     return OwnNumber(0) if left_s <= 0 else OwnNumber(None, left_s)
-
-
-def with_number(pair: ModelPair, number: OwnNumber) -> ModelPair:
-    """`pair` with the number that the operator sets."""
-    if number.replicas is None or pair.spec.serving is None:
-        return pair
-    serving = msgspec.structs.replace(pair.spec.serving, replicas=number.replicas)
-    return msgspec.structs.replace(pair, spec=msgspec.structs.replace(pair.spec, serving=serving))
 
 
 def _idle_since(observed: Observed, last_request: datetime | None, conditions: Sequence[Condition]) -> datetime | None:

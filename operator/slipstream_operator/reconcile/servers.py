@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.status import ConditionType, ModelPairStatus, Replicas
 
@@ -19,13 +20,19 @@ def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
     if pair is not None and not has_servers(pair):
         return Replicas()
     if live is None:
-        asked = pair.spec.serving.replicas if pair is not None and pair.spec.serving is not None else None
-        return Replicas(desired=1 if asked is None and pair is not None else asked or 0)
+        asked = 0 if pair is None else pair.serving.replicas
+        return Replicas(desired=1 if asked is None else asked)
     return Replicas(
         ready=count(live, "status", "readyReplicas"),
         desired=count(live, "spec", "replicas"),
         current=count(live, "status", "replicas"),
     )
+
+
+def with_serving(pair: ModelPair, **changes: Any) -> ModelPair:
+    """`pair` with other values of fields of `serving`."""
+    serving = msgspec.structs.replace(pair.serving, **changes)
+    return msgspec.structs.replace(pair, spec=msgspec.structs.replace(pair.spec, serving=serving))
 
 
 def is_complete(live: KubeObject, desired: int) -> bool:

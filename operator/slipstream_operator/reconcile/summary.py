@@ -9,7 +9,7 @@ from slipstream_core.manifest.status import Condition, ConditionType, Phase
 
 from slipstream_operator.reconcile.policy_conditions import Judged, waiting_for
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
-from slipstream_operator.rollout.analysis import ClassFacts, Verdict
+from slipstream_operator.rollout.analysis.facts import ClassFacts, Verdict
 from slipstream_operator.rollout.analysis.window import Histogram, merge, p95_of
 from slipstream_operator.rollout.transitions import (
     ClassState,

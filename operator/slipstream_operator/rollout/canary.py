@@ -14,7 +14,8 @@ from slipstream_core.manifest.naming import APPROVE
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
 
-from slipstream_operator.rollout.analysis import FEWEST_REPLAYS, RevisionFacts, Verdict
+from slipstream_operator.rollout.analysis.facts import Verdict
+from slipstream_operator.rollout.analysis.revisions import FEWEST_REPLAYS, RevisionFacts
 from slipstream_operator.status.conditions import read_time, rfc3339
 
 NOT_STARTED = "NotStarted"

@@ -18,15 +18,12 @@ from slipstream_core.redis.inbox import Position
 from slipstream_core.redis.redis_store import RedisStore
 
 from slipstream_operator.cluster.resources import ObjectKey
-from slipstream_operator.rollout.analysis import (
-    CheckpointError,
-    ClassFacts,
-    PolicyLedger,
-    RevisionFacts,
-    RevisionLedger,
-)
+from slipstream_operator.rollout.analysis.checkpoint import CheckpointError
+from slipstream_operator.rollout.analysis.facts import ClassFacts
+from slipstream_operator.rollout.analysis.ledger import PolicyLedger
+from slipstream_operator.rollout.analysis.revisions import RevisionFacts, RevisionLedger
 from slipstream_operator.rollout.draft_drift import DriftWatch
-from slipstream_operator.status.conditions import read_time
+from slipstream_operator.status.conditions import seconds_of
 from slipstream_operator.types import Note
 
 CHECKPOINT_LOST = "CheckpointLost"
@@ -112,9 +109,7 @@ class CollectedEvidence:
         if (rival := self._by_pair.get(pair_key)) is not None:
             self.close(rival.key)
         self._comparisons.pop(pair_key, None)  # its outcomes are delivered again
-        moment = read_time(created)
-        begun_s = moment.timestamp() if moment is not None else -math.inf
-        ledger = PolicyLedger(pair_key, spec, begun_s=begun_s)
+        ledger = PolicyLedger(pair_key, spec, begun_s=seconds_of(created, -math.inf))
         lost = _restore(ledger, checkpoint)
         book = _Book(key, ledger, spec, self._clock_s())
         self._books[key] = self._by_pair[pair_key] = book
@@ -181,8 +176,7 @@ class CollectedEvidence:
         pair = f"{key.namespace}/{key.name}"
         known = self._comparisons.get(pair)
         if known is None or not known.ledger.is_of(status.revision, canary):
-            moment = read_time(status.since)
-            begun_s = self._clock_s() if moment is None else moment.timestamp()
+            begun_s = seconds_of(status.since, self._clock_s())
             ledger = RevisionLedger(pair=pair, revision=status.revision, canary=canary, begun_s=begun_s)
             known = self._comparisons[pair] = _Comparison(key, ledger)
             if pair not in self._by_pair:

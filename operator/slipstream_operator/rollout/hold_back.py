@@ -10,7 +10,7 @@ import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicySpec
 from slipstream_core.manifest.status import Phase
 
-from slipstream_operator.rollout.analysis import ClassFacts, Verdict
+from slipstream_operator.rollout.analysis.facts import ClassFacts, Verdict
 from slipstream_operator.rollout.transitions import ClassState, Situation
 
 DEFAULT_MOST = 0.1

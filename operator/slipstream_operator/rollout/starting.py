@@ -16,7 +16,7 @@ import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicySpec
 from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus, read_status
 
-from slipstream_operator.rollout.analysis import ClassFacts, ClassMemory
+from slipstream_operator.rollout.analysis.facts import ClassFacts, ClassMemory
 from slipstream_operator.rollout.analysis.outcomes import CLASSES
 from slipstream_operator.rollout.transitions import ClassState, initial
 from slipstream_operator.status.conditions import read_time

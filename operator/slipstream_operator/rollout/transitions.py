@@ -12,7 +12,7 @@ import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicySpec, rule_of
 from slipstream_core.manifest.status import LastDecision, Phase
 
-from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, GuardFacts, Verdict
+from slipstream_operator.rollout.analysis.facts import ClassFacts, GainFacts, GuardFacts, Verdict
 from slipstream_operator.rollout.trips import (
     E2E_CHANGE,
     NO_NUMBERS,

@@ -6,8 +6,8 @@ import math
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from slipstream_operator.rollout.analysis import ClassFacts, ErrorFacts, GuardFacts, Metric, Verdict
-from slipstream_operator.rollout.analysis.metrics import EXCEEDANCE
+from slipstream_operator.rollout.analysis.facts import ClassFacts, ErrorFacts, GuardFacts, Verdict
+from slipstream_operator.rollout.analysis.metrics import EXCEEDANCE, Metric
 from slipstream_operator.status.conditions import rfc3339
 
 RULES = {

@@ -76,6 +76,12 @@ def read_time(text: str) -> datetime | None:
     return moment if moment.tzinfo is not None else None
 
 
+def seconds_of(time: str, otherwise: float) -> float:
+    """An RFC 3339 time in seconds since 1970; `otherwise` if `time` is none."""
+    moment = read_time(time)
+    return otherwise if moment is None else moment.timestamp()
+
+
 def find(conditions: Iterable[Condition], type: ConditionType) -> Condition | None:
     """The condition `type`; None where it is not set."""
     return next((condition for condition in conditions if condition.type == type), None)

@@ -14,6 +14,7 @@ from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import KubeConflict, KubeError
 
 from slipstream_operator.cluster.resources import FIELD_MANAGER
+from slipstream_operator.status.conditions import rfc3339
 from slipstream_operator.types import KubeObject, Note
 
 QUIET_S = 60.0
@@ -81,7 +82,7 @@ def _event(about: KubeObject, note: Note, now: datetime) -> dict[str, Any]:
     """The Event; its name is a hash of its content, so that it is not created twice."""
     metadata = about["metadata"]
     said = "\n".join((metadata["uid"], note.type, note.reason, note.message))
-    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    stamp = rfc3339(now)
     return {
         "apiVersion": "v1",
         "kind": "Event",

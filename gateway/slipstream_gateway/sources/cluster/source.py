@@ -157,7 +157,7 @@ class ClusterSource:
 
     def is_killed_by_cluster(self, pair: str) -> bool:
         """Whether the cluster's objects kill `pair`, as far as this gateway knows them."""
-        return pair in self._view.killed_pairs()
+        return pair in self._view.assembler.killed_pairs()
 
     def status(self) -> ConfigurationStatus:
         reflectors = self._all()
@@ -224,17 +224,17 @@ class ClusterSource:
         if not self._is_open:
             return
         origin, incomplete = self._origin(), self._what_is_missing()
-        self._is_different |= self._view.take_changes() or (origin, incomplete) != self._published
+        self._is_different |= self._view.assembler.flush() or (origin, incomplete) != self._published
         is_different = self._is_different
         if is_different:
             own = self.own_kills.pairs
-            table, killed = killed_in(self._table(origin), own), self._view.killed_pairs() | own.keys()
+            table, killed = killed_in(self._table(origin), own), self._view.assembler.killed_pairs() | own.keys()
             self._fleet.swap(table, incomplete=incomplete, killed=killed)
             self._is_different, self._published = False, (origin, incomplete)
         is_newer = self._reported != self._view.applied
         # A fallback must not replace a snapshot of the cluster.
         if self._writer is not None and self._is_any_synced():
-            is_urgent = self._view.take_urgent()
+            is_urgent = self._view.assembler.take_urgent()
             if is_urgent or is_different or is_newer:
                 asked = self._writer.changed(at_once=is_urgent)
                 self._to_keep = asked if is_urgent else self._to_keep
@@ -260,7 +260,7 @@ class ClusterSource:
         return any(reflector.synced.is_set() for reflector in self._reflectors[PAIRS])
 
     def _table(self, origin: Origin) -> RoutingTable:
-        return self._fallback if origin == "fallback" and self._fallback is not None else self._view.table()
+        return self._fallback if origin == "fallback" and self._fallback is not None else self._view.assembler.table()
 
     def _what_is_missing(self) -> str:
         """Why a model that is not in the table may exist all the same; empty where it cannot."""

@@ -12,7 +12,6 @@ from slipstream_core.kube.client import Json
 from slipstream_core.kube.reflector import Change, Sink
 from slipstream_core.manifest.naming import PART_OF, PART_OF_SLIPSTREAM
 from slipstream_core.manifest.reports import applied_key, object_key
-from slipstream_core.manifest.table import RoutingTable
 from slipstream_core.settings import NO_GRANTS, Grants
 
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES, Assembler
@@ -141,7 +140,8 @@ _SLICE_GROUPS = ("/apis/discovery.k8s.io/v1", "/apis/discovery.k8s.io/v1beta1")
 class ClusterView:
     """Fed by sinks; `news` is called after each batch of a sink, within the same turn of the event loop.
 
-    `applied` has the generation of every object by `namespace/Kind/name`, what changed last at the end.
+    `assembler` has the table. `applied` has the generation of every object by `namespace/Kind/name`, what changed last
+    at the end.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class ClusterView:
         self.applied: dict[str, int] = {}
         self._news = news
         self._endpoints = Endpoints(kept.endpoints if kept is not None else {})
-        self._assembler = Assembler(self._endpoints.of, grants)
+        self.assembler = Assembler(self._endpoints.of, grants)
         self._collections = {kind: Collection(kind) for kind in _PLURALS}
         for item in kept.objects if kept is not None else ():
             self._preload(item, namespaces)
@@ -163,32 +163,17 @@ class ClusterView:
     def sink(self, kind: str, namespace: str | None) -> Sink:
         """The sink of `kind` in `namespace` (None: in all)."""
         if kind == SLICES:
-            return EndpointSink(self._endpoints, self._assembler, namespace=namespace, news=self._news)
+            return EndpointSink(self._endpoints, self.assembler, namespace=namespace, news=self._news)
         return self._object_sink(kind, namespace)
-
-    def take_changes(self) -> bool:
-        """Whether the table has changed since the last call."""
-        return self._assembler.flush()
-
-    def take_urgent(self) -> bool:
-        """Whether a kill or a rolled-back class appeared or disappeared since the last call."""
-        return self._assembler.take_urgent()
-
-    def killed_pairs(self) -> frozenset[str]:
-        """The keys of all pairs that are killed, served or not."""
-        return self._assembler.killed_pairs()
-
-    def table(self) -> RoutingTable:
-        return self._assembler.table()
 
     def snapshot(self) -> ClusterSnapshot:
         """The snapshot for the next start."""
-        objects = (KeptObject(item=item, killed=killed) for item, killed in self._assembler.last_good())
+        objects = (KeptObject(item=item, killed=killed) for item, killed in self.assembler.last_good())
         return new_snapshot(tuple(objects), self._endpoints.known())
 
     def _object_sink(self, kind: str, namespace: str | None) -> ObjectSink:
         return ObjectSink(
-            self._collections[kind], self._assembler, namespace=namespace, applied=self.applied, news=self._news
+            self._collections[kind], self.assembler, namespace=namespace, applied=self.applied, news=self._news
         )
 
     def _preload(self, kept: KeptObject, namespaces: tuple[str, ...]) -> None:

@@ -18,6 +18,8 @@ import math
 
 import msgspec
 
+from slipstream_operator.rollout.analysis.means import log_mean
+
 # A single request must not lose the whole bet: 1 + λ·excess is at least 0.25.
 _MOST_AT_STAKE = 0.75
 _MOST_BROKEN = 0.99  # with a share of 1, one answer of the control that keeps to the limit would be proof
@@ -94,10 +96,7 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     @property
     def statistic(self) -> float:
         """The log of the mean of exp(g) over the bets. It is compared with log(N)."""
-        if not self.logs:
-            return 0.0
-        highest = max(self.logs)
-        return highest + math.log(sum(math.exp(log - highest) for log in self.logs) / len(self.logs))
+        return log_mean(self.logs) if self.logs else 0.0
 
     @property
     def observed(self) -> float | None:
@@ -110,9 +109,7 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         share = min(self.observed or 0.0, _MOST_BROKEN)
         if share <= limit:
             return 0.0
-        logs = [self._likelihood(less) - self._likelihood(share) for less in (limit, max(limit, share / 2.0))]
-        highest = max(logs)
-        return highest + math.log(sum(math.exp(log - highest) for log in logs) / len(logs))
+        return log_mean([self._likelihood(less) - self._likelihood(share) for less in (limit, max(limit, share / 2.0))])
 
     def _likelihood(self, share: float) -> float:
         """The log of the probability of the control's answers, up to a constant, if a `share` of them breaks the

@@ -9,6 +9,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 
+import msgspec
 from slipstream_core.key_groups import GROUPS, group_of
 from slipstream_core.manifest.objects import SpeculationPolicySpec, rule_of
 from slipstream_core.manifest.rollout import DEFAULT_ERROR_RATE, Analysis, Thresholds, effective
@@ -113,19 +114,8 @@ class PolicyLedger:
     def checkpoint(self, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
         """The text for `restore`, with the states of the classes in `status`. It is stored in that status, so that both
         are written at once or not at all. `follow` must be called with the same `status` and `paused`."""
-        state = self._state
-        return write_checkpoint(
-            State(
-                pair=state.pair,
-                position=state.position,
-                standings=standings_of(status),
-                records=state.records,
-                paused=paused,
-                resumed_s=self._resumed_s(paused),
-                keys=state.keys,
-                without=state.without,
-            )
-        )
+        after = {"standings": standings_of(status), "paused": paused, "resumed_s": self._resumed_s(paused)}
+        return write_checkpoint(msgspec.structs.replace(self._state, **after))
 
     def _resumed_s(self, paused: bool) -> float:
         return self._looked_s if self._state.paused and not paused else self._state.resumed_s

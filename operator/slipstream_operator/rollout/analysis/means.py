@@ -1,4 +1,4 @@
-"""The boundary of a confidence sequence.
+"""Means of likelihood ratios, and the boundary of a confidence sequence.
 
 The sequence is valid after every answer, at all times. It is the asymptotic, time-uniform sequence of Waudby-Smith,
 Arbour, Sinha, Kennedy and Ramdas ("Time-uniform central limit theory and asymptotic confidence sequences", Annals of
@@ -9,6 +9,13 @@ bound of answer times is wider than the effect to be shown.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+
+def log_mean(logs: Sequence[float]) -> float:
+    """The log of the mean of likelihood ratios, from their logs."""
+    highest = max(logs)
+    return highest + math.log(sum(math.exp(log - highest) for log in logs) / len(logs))
 
 
 def boundary(t: float, *, confidence: float, tuned_for: float) -> float:

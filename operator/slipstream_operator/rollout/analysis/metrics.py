@@ -14,7 +14,7 @@ from types import MappingProxyType
 import msgspec
 from slipstream_core.manifest.rollout import Thresholds
 
-from slipstream_operator.rollout.analysis.guard import bets_of
+from slipstream_operator.rollout.analysis.guard import Guard, bets_of
 
 EXCEEDANCE = 0.05
 """A p95 limit is kept if at most this share of the answers takes longer."""
@@ -93,6 +93,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def excess(self, x: float) -> float:
         """The distance of `x` beyond the limit; below 0 if `x` keeps to the limit."""
         return self.limit - x if self.floor else x - self.limit
+
+    def bet(self, guard: Guard, x: float, *, alarm_at: float, latched: bool) -> None:
+        """Add a request to the guard of this rule."""
+        guard.add(x, self.excess(x), self.bets, alarm_at=alarm_at, min_samples=self.min_samples, latched=latched)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

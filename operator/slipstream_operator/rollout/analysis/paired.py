@@ -31,7 +31,7 @@ import math
 
 import msgspec
 
-from slipstream_operator.rollout.analysis.means import boundary
+from slipstream_operator.rollout.analysis.means import boundary, log_mean
 
 FALSE_LOSS = 0.005
 """The probability that the test since the comparison began ever finds a loss where there is none."""
@@ -182,7 +182,7 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
             (self.began, self.since_began, -math.log(FALSE_LOSS)),
             (self.doubted, self.since_doubt, alarm_at + _ESTIMATED),
         ):
-            shown = blocks.n >= FEWEST_BLOCKS and _mixed(logs) >= wanted
+            shown = blocks.n >= FEWEST_BLOCKS and log_mean(logs) >= wanted
             if shown and blocks.change(blocks.difference) > margin:
                 return blocks
         return None
@@ -190,7 +190,7 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     @property
     def doubt(self) -> float:
         """The CUSUM's evidence of a loss, as a log likelihood ratio; 0 or less without evidence."""
-        return _mixed(self.since_doubt) if self.doubted.n >= FEWEST_BLOCKS else 0.0
+        return log_mean(self.since_doubt) if self.doubted.n >= FEWEST_BLOCKS else 0.0
 
     def upper_change(self, *, confidence: float, tuned_for: int) -> float | None:
         """The upper bound of the step's change, as a share of the control's mean. It is valid at all times at once with
@@ -248,9 +248,3 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         within = (self.unexplained + _PRIOR_ANSWERS * _PRIOR_VARIANCE) / (self.free + _PRIOR_ANSWERS)
         between = max(self.squares - self.differences**2 / self.weight, 0.0)
         return (between + _BLOCKS_OF_ARMS * within) / (self.blocks - 1.0 + _BLOCKS_OF_ARMS)
-
-
-def _mixed(logs: list[float]) -> float:
-    """The log of the mean of likelihood ratios, from their logs."""
-    highest = max(logs)
-    return highest + math.log(sum(math.exp(log - highest) for log in logs) / len(logs))

@@ -30,7 +30,7 @@ from slipstream_operator.rollout.analysis.outcomes import Kind
 from slipstream_operator.rollout.analysis.paired import PairedTimes
 from slipstream_operator.rollout.analysis.verdicts import blamed, control_needed, error_facts, loss
 from slipstream_operator.rollout.analysis.window import Window, bin_of
-from slipstream_operator.status.conditions import read_time
+from slipstream_operator.status.conditions import seconds_of
 
 HARDLY = 0.9
 """A class hardly speculates, in any phase, if gateways decide plain for this share of its answers."""
@@ -106,7 +106,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         silent between bursts.
         """
         before, self.memory = self.memory, memory
-        since_s = seconds_of(memory.since)
+        since_s = seconds_of(memory.since, 0.0)
         if before is None and self.last_outcome_s is None:  # earlier evidence was judged before, and is lost
             self.begun_s = self.step_s = since_s
         if before is None or memory == before:
@@ -120,7 +120,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             self.speculative = None
         elif (before.step, before.since) == (memory.step, memory.since):
             if before.hold_back_since != memory.hold_back_since:
-                self._share_anew(seconds_of(memory.hold_back_since))
+                self._share_anew(seconds_of(memory.hold_back_since, 0.0))
             return
         self.step_s = since_s
         for times in self._comparisons():
@@ -216,14 +216,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         guard = self.guards.get(metric)
         if guard is None:
             guard = self.guards[metric] = Guard()
-        guard.add(
-            x,
-            rule.excess(x),
-            rule.bets,
-            alarm_at=terms.alarm_at,
-            min_samples=rule.min_samples,
-            latched=not (rule.compared and terms.controlled),
-        )
+        rule.bet(guard, x, alarm_at=terms.alarm_at, latched=not (rule.compared and terms.controlled))
 
     def _windows(self) -> tuple[Window, Window]:
         """The windows of the two arms. A missing window, or one of another length, is replaced by an empty one."""
@@ -330,12 +323,6 @@ def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
             yield Metric.P95, float(seen.e2e_s > rule.threshold)
         elif rule.metric is Metric.TTFT and seen.ttft_s is not None:
             yield Metric.TTFT, float(seen.ttft_s > rule.threshold)
-
-
-def seconds_of(time: str) -> float:
-    """An RFC 3339 time that this operator wrote, in seconds since 1970; 0 if there is none."""
-    moment = read_time(time)
-    return moment.timestamp() if moment is not None else 0.0
 
 
 def _figures(window: Window, seen: Observation, time_s: float) -> None:

@@ -9,7 +9,7 @@ The times of its first answers do not count: a server that has just started comp
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 from slipstream_core.manifest.rollout import Analysis, Thresholds
@@ -30,7 +30,7 @@ FEWEST_REPLAYS = 10
 COLD_ANSWERS = 10
 """The number of the new revision's first answers whose times do not count."""
 _REPLAYS_AWAITED = 10  # times `minSamples` answers, for a service of which few answers are comparable
-_CONFIDENCE_SLOWER = 0.999  # of a verdict on one class among many
+_CONFIDENCE_CHANGED = 0.999  # of a verdict on one class among many
 _ALARM_AT = math.log(_ANALYSIS.false_alarm_requests)
 
 
@@ -111,6 +111,7 @@ class RevisionLedger:
         errors, parity = self._guards[Metric.ERROR_RATE], self._guards[Metric.PARITY]
         change, bound = self._pooled(self._classes.values())
         length_change, _ = self._pooled(self._lengths.values())
+        longest = self.canary.max_length_change
         return RevisionFacts(
             samples=sum(times.step_speculative for times in self._classes.values()),
             serving_samples=sum(times.step_control for times in self._classes.values()),
@@ -121,9 +122,9 @@ class RevisionLedger:
             parity=self._verdict(Metric.PARITY),
             parity_loss=parity.observed,
             replays=parity.samples,
-            slow=self._slowest(),
+            slow=self._most_changed(self._classes, above=self.canary.max_slowdown),
             length_change=length_change,
-            length=self._other_length(),
+            length=self._most_changed(self._lengths, above=longest, below=-longest),
         )
 
     def _time(self, seen: Observation, now_s: float) -> None:
@@ -149,14 +150,7 @@ class RevisionLedger:
 
     def _bet(self, metric: Metric, x: float) -> None:
         rule = self._rules[metric]
-        self._guards[metric].add(
-            x,
-            rule.excess(x),
-            rule.bets,
-            alarm_at=_ALARM_AT,
-            min_samples=rule.min_samples,
-            latched=rule.compared is None,
-        )
+        rule.bet(self._guards[metric], x, alarm_at=_ALARM_AT, latched=rule.compared is None)
 
     def _verdict(self, metric: Metric) -> Verdict:
         guard, rule = self._guards[metric], self._rules[metric]
@@ -173,30 +167,18 @@ class RevisionLedger:
         is_over = answers >= awaited * self.canary.min_samples and (guard.observed or 0.0) <= rule.limit
         return Verdict.NOT_APPLICABLE if is_over else Verdict.NO_DATA
 
-    def _slowest(self) -> ChangedClass | None:
-        found = [
-            ChangedClass(name=name, change=times.step.change(times.step.difference), samples=times.step_speculative)
-            for name, times in self._classes.items()
-            if (least := self._least_change(times)) is not None and least > self.canary.max_slowdown
-        ]
-        return max(found, key=lambda one: one.change, default=None)
-
-    def _other_length(self) -> ChangedClass | None:
-        limit = self.canary.max_length_change
-        changed = [
-            ChangedClass(name=name, change=found.step.change(found.step.difference), samples=found.step_speculative)
-            for name, found in self._lengths.items()
-            if (self._least_change(found) or 0.0) > limit or (self._most_change(found) or 0.0) < -limit
-        ]
-        return max(changed, key=lambda one: abs(one.change), default=None)
-
-    def _least_change(self, times: PairedTimes) -> float | None:
-        """The lower bound of the change in a class, at all times at once."""
-        return times.lower_change(confidence=_CONFIDENCE_SLOWER, tuned_for=self.canary.min_samples)
-
-    def _most_change(self, times: PairedTimes) -> float | None:
-        """The upper bound of the change in a class, at all times at once."""
-        return times.upper_change(confidence=_CONFIDENCE_SLOWER, tuned_for=self.canary.min_samples)
+    def _most_changed(
+        self, compared: Mapping[str, PairedTimes], *, above: float, below: float = -math.inf
+    ) -> ChangedClass | None:
+        """The class with the largest change that is shown to be beyond the limits, at all times at once."""
+        found, needed = [], self.canary.min_samples
+        for name, times in compared.items():
+            least = times.lower_change(confidence=_CONFIDENCE_CHANGED, tuned_for=needed)
+            most = times.upper_change(confidence=_CONFIDENCE_CHANGED, tuned_for=needed)
+            if least is not None and most is not None and (least > above or most < below):
+                change = times.step.change(times.step.difference)
+                found.append(ChangedClass(name=name, change=change, samples=times.step_speculative))
+        return max(found, key=lambda one: abs(one.change), default=None)
 
     def _pooled(self, compared: Collection[PairedTimes]) -> tuple[float | None, float | None]:
         """The change over the blocks of all classes, and its upper bound. The variance of a block is about the same in

@@ -64,6 +64,9 @@ class Bucket(msgspec.Struct, kw_only=True, array_like=True):
     declined: int = 0
 
 
+_SUMS = tuple(name for name in Bucket.__struct_fields__ if name not in ("index", "e2e", "ttft"))
+
+
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of an arm within the window. `requests` and `failures` count all requests of the arm. `e2e` is the
     histogram of the p95, and `acceptance` is a sum over `accepts` answers, so that classes can be combined."""
@@ -131,15 +134,8 @@ def _index(bucket: Bucket) -> int:
 
 
 def _add(total: Bucket, bucket: Bucket) -> None:
-    total.answers += bucket.answers
-    total.others += bucket.others
-    total.failures += bucket.failures
-    total.e2e_s += bucket.e2e_s
-    total.accepts += bucket.accepts
-    total.acceptance += bucket.acceptance
-    total.costs += bucket.costs
-    total.cost += bucket.cost
-    total.declined += bucket.declined
+    for name in _SUMS:
+        setattr(total, name, getattr(total, name) + getattr(bucket, name))
     merge(total.e2e, bucket.e2e)
     merge(total.ttft, bucket.ttft)
 
