@@ -23,12 +23,11 @@ from collections.abc import Sequence
 from hashlib import sha1
 from typing import Any, NamedTuple
 
-from redis.asyncio import Connection, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Connection
 from redis.exceptions import RedisError, ResponseError
 
 from slipstream_core.rate_limits import LimitName
+from slipstream_core.redis.client import client_of
 
 EPOCH_S = 1_704_067_200
 REFUSED_BY = (LimitName.CONCURRENT, LimitName.BUDGET, LimitName.REQUESTS, LimitName.TOKENS)
@@ -177,10 +176,12 @@ class ScriptLine:
     def __init__(self, url: str, scripts: Sequence[Script]) -> None:
         """`url`: from `parse_redis_url`. Nothing is sent before `connect`."""
         self._scripts = scripts
-        self._pool = Redis.from_url(
-            url, protocol=2, socket_timeout=None, socket_connect_timeout=_CONNECT_S, retry=Retry(NoBackoff(), 0)
-        ).connection_pool
+        self._pool = client_of(url, connect_timeout_s=_CONNECT_S).connection_pool
         self._connection: Connection | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
 
     async def connect(self) -> None:
         """Connects to Redis and loads the scripts. Raises `RedisError` or `OSError`."""

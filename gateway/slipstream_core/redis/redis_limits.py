@@ -20,10 +20,21 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError
 
-from slipstream_core.errors import shorten
-from slipstream_core.rate_limits import NANO_PER_USD, US_PER_S, Charge, Grant, Limits, Refusal, Room, Use, interval_us
+from slipstream_core.rate_limits import (
+    NANO_PER_USD,
+    US_PER_S,
+    Charge,
+    Grant,
+    InUse,
+    Limits,
+    Refusal,
+    Room,
+    Use,
+    interval_us,
+)
+from slipstream_core.redis.client import explained
 from slipstream_core.redis.condition import Backoff, Condition
 from slipstream_core.redis.limit_scripts import (
     ADMIT,
@@ -34,6 +45,7 @@ from slipstream_core.redis.limit_scripts import (
     Command,
     ScriptLine,
 )
+from slipstream_core.redis.limit_usage import RedisUsage
 from slipstream_core.redis.redis_url import parse_redis_url
 
 EXCHANGE_S = 0.025  # a request waits for the running exchange and for its own
@@ -75,6 +87,7 @@ class RedisLimits:
         parsed = parse_redis_url(url)
         self._shown = parsed.shown
         self._line = ScriptLine(parsed.text, (ADMIT, SETTLE, RENEW))
+        self._usage = RedisUsage(parsed.text)
         self._exchange_s = exchange_s
         self._backoff = Backoff(first_s=0.05, most_s=most_backoff_s)
         self._condition = Condition(
@@ -131,6 +144,9 @@ class RedisLimits:
         if self._settling is None:
             self._settling = asyncio.get_running_loop().call_later(SETTLE_S, self._wake.set)
 
+    async def usage(self, callers: Sequence[tuple[str, Limits]]) -> Sequence[InUse] | None:
+        return await self._usage.read(callers) if self._connected else None
+
     async def run(self) -> None:
         """Exchanges messages with Redis until cancelled."""
         try:
@@ -157,6 +173,7 @@ class RedisLimits:
                     commands = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), MOST_AT_ONCE))]
                     await self._line.call(commands)
         await self._line.disconnect()
+        await self._usage.aclose()
 
     async def _turn(self) -> None:
         """One exchange, or one probe."""
@@ -232,7 +249,7 @@ class RedisLimits:
         self._connected = False
         self._refuse_to_decide()
         if not isinstance(error, NoScriptError):  # Redis was restarted; the next probe loads the scripts
-            self._condition.failed(type(error).__name__, _message(error))
+            self._condition.failed(*explained(error))
             await self._line.disconnect()
             await asyncio.sleep(self._backoff.next_s())
 
@@ -273,12 +290,3 @@ def _room(limit: int | None, ahead_us: float) -> Room | None:
         return None
     remaining = int((MINUTE_US - ahead_us) / interval_us(limit) + 1e-3)
     return Room(limit, max(0, remaining), max(ahead_us, 0.0) / US_PER_S)
-
-
-def _message(error: Exception) -> str:
-    """One line without a credential."""
-    if isinstance(error, TimeoutError):
-        return "it does not respond in time"
-    if isinstance(error, ResponseError):
-        return f"it returned {shorten(str(error).partition(', with args')[0])}"
-    return str(error) or type(error).__name__

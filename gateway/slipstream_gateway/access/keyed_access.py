@@ -141,8 +141,6 @@ class KeyedAccess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._limiter.shared is not None:
             await self._limiter.shared.aclose()
-        if self._limiter.usage is not None:
-            await self._limiter.usage.aclose()
 
     def authenticate(self, authorization: str | None) -> Principal:
         """The caller behind an `authorization` header. Raises `NotAuthenticated`, `Forbidden`, or `UpstreamUnavailable`
@@ -210,10 +208,10 @@ class KeyedAccess:
     async def shared_usage(self, principals: Sequence[Principal]) -> Sequence[InUse] | None:
         """The usage of each principal within the limits that all replicas share; None if they share none, or Redis is
         unreachable."""
-        shared, usage = self._limiter.shared, self._limiter.usage
-        if shared is None or not shared.connected or usage is None:
+        shared = self._limiter.shared
+        if shared is None:
             return None
-        return await usage.read([(principal.key_id, principal.limits) for principal in principals])
+        return await shared.usage([(principal.key_id, principal.limits) for principal in principals])
 
     def status(self) -> AccessStatus:
         shared = self._limiter.shared
