@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from slipstream_core.errors import CommandError
-from slipstream_core.file_reading import FileStamp, FileThread, stamp_of
+from slipstream_core.file_changes import FileStamp, replace_file, stamp_of
+from slipstream_core.file_reading import FileThread
 
 from slipstream_gateway.access.keyring import Keyring, in_time, open_keyring, pepper_path, read_file
 
@@ -100,29 +99,9 @@ class KeyFile:
         ring = self._open(data, name=str(self._keys))
         if self._kept is not None:
             with contextlib.suppress(OSError):
-                write_private(self._kept, data)
+                replace_file(self._kept, data, is_private=True)
         return ring
 
     def _open(self, data: bytes, *, name: str) -> Keyring:
         pepper = pepper_path(self._keys, self._pepper)
         return open_keyring(data, name=name, pepper=pepper, folder=self._keys.parent)
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Writes `path` atomically, so that neither readers nor a crash see a partial file. A new file is readable by its
-    owner alone; an existing file keeps its permissions, so that a gateway of another user sees revoked keys."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # the file is new, or its group is one that we may not set
-                before = path.stat()
-                os.fchown(descriptor, before.st_uid, before.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
