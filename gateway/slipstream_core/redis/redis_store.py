@@ -90,7 +90,6 @@ class RedisStore:
         return StoreStatus(
             connected=self._connected,
             buffered=outbox.buffered,
-            lag_s=outbox.lag_s(),
             dropped=outbox.dropped,
             stored=outbox.acknowledged,
             received=inbox.received,
