@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -51,15 +52,9 @@ class Counts:
     """The counters of one gateway. Beyond `MOST_SERIES` keys, the remaining keys are counted together."""
 
     def __init__(self) -> None:
-        self.denied: dict[str, int] = {}
+        self.denied: Counter[str] = Counter()
         self.used: dict[str, KeyUse] = {}
-        self.decided: dict[str, int] = {}
-
-    def deny(self, cause: str) -> None:
-        self.denied[cause] = self.denied.get(cause, 0) + 1
-
-    def decide(self, by: str) -> None:
-        self.decided[by] = self.decided.get(by, 0) + 1
+        self.decided: Counter[str] = Counter()
 
     def use(self, key_id: str, *, tokens: int, nano_usd: int) -> None:
         name = key_id if key_id in self.used or len(self.used) < MOST_SERIES else OTHER
@@ -148,7 +143,7 @@ class KeyedAccess:
         try:
             return self._authenticate(authorization)
         except AccessError as exc:
-            self.counts.deny("forbidden" if isinstance(exc, Forbidden) else "unauthenticated")
+            self.counts.denied["forbidden" if isinstance(exc, Forbidden) else "unauthenticated"] += 1
             raise
 
     def arriving(self, principal: Principal) -> AbstractContextManager[None]:
@@ -159,7 +154,7 @@ class KeyedAccess:
         """Checks whether `principal` may send `request`. Raises `ModelNotFound` for a model that the caller may not
         use, whether it exists or not, and `Forbidden`."""
         if not principal.may_use(request.model):
-            self.counts.deny("forbidden")
+            self.counts.denied["forbidden"] += 1
             raise ModelNotFound(request.model)
         scopes = principal.scopes
         if not principal.may_demand(request.mode):
@@ -170,7 +165,7 @@ class KeyedAccess:
             raise self._forbid("x-slipstream-learn: off")
         for use in request.restricted:
             if use.parameter not in scopes.parameters:
-                self.counts.deny("forbidden")
+                self.counts.denied["forbidden"] += 1
                 raise not_permitted(use)
 
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
@@ -243,14 +238,14 @@ class KeyedAccess:
     async def _take(self, key_id: str, limits: Limits, charge: Charge) -> Grant:
         verdict = await self._limiter.admit(key_id, limits, charge)
         if isinstance(verdict, Refusal):
-            self.counts.deny(verdict.limit)
+            self.counts.denied[verdict.limit] += 1
             raise limit_reached(verdict, charge)
         if not limits.is_open:
-            self.counts.decide("redis" if verdict.shared else "local")
+            self.counts.decided["redis" if verdict.shared else "local"] += 1
         return verdict
 
     def _forbid(self, what: str) -> Forbidden:
-        self.counts.deny("forbidden")
+        self.counts.denied["forbidden"] += 1
         return Forbidden(f"This key may not send '{what}'.")
 
     def _swap(self, ring: Keyring) -> None:
