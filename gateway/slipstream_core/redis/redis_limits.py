@@ -23,22 +23,19 @@ from typing import NamedTuple
 from redis.exceptions import NoScriptError, RedisError
 
 from slipstream_core.rate_limits import (
-    NANO_PER_USD,
     US_PER_S,
     Charge,
     Grant,
     InUse,
     Limits,
     Refusal,
-    Room,
     Use,
-    interval_us,
+    room,
 )
 from slipstream_core.redis.client import explained
 from slipstream_core.redis.condition import Backoff, Condition
 from slipstream_core.redis.limit_scripts import (
     ADMIT,
-    MINUTE_US,
     REFUSED_BY,
     RENEW,
     SETTLE,
@@ -56,6 +53,7 @@ MOST_UNSETTLED = 20_000
 SETTLE_S = 0.001  # how long a settlement waits for a request to be sent with, because an exchange of its own costs more
 _PROBE_S = 1.0
 _CLOSE_S = 1.0
+_ROUNDING = 1e-3  # Redis' instants are in whole µs
 _log = logging.getLogger(__name__)
 
 
@@ -71,7 +69,7 @@ class _Waiting(NamedTuple):
     def command(self) -> Command:
         limits, charge = self.limits, self.charge
         rates = (limits.requests_per_minute or 0, limits.tokens_per_minute or 0)
-        most = (*rates, limits.concurrent or 0, _budget(limits) or 0)
+        most = (*rates, limits.concurrent or 0, limits.nano_usd_per_day or 0)
         takes = (charge.tokens, charge.nano_usd, charge.places)
         return Command(ADMIT, self.key_id, (*most, *takes, int(LEASE_S * US_PER_S), *self.places()))
 
@@ -116,7 +114,7 @@ class RedisLimits:
             return None
         answer: asyncio.Future[Grant | Refusal | None] = asyncio.get_running_loop().create_future()
         lease = f"{self._origin}-{next(self._numbers)}"
-        one = _Waiting(answer, key_id, limits, charge.fitted(limits.tokens_per_minute, _budget(limits)), lease)
+        one = _Waiting(answer, key_id, limits, charge.fitted(limits), lease)
         self._waiting.append(one)
         self._wake.set()
         try:
@@ -260,11 +258,6 @@ class RedisLimits:
                 one.answer.set_result(None)
 
 
-def _budget(limits: Limits) -> int | None:
-    """In billionths of a USD, at least one."""
-    return None if limits.usd_per_day is None else max(1, round(limits.usd_per_day * NANO_PER_USD))
-
-
 def _places(lease: str, charge: Charge) -> list[str]:
     """The names of the places of a request under `lease`."""
     return [lease, *(f"{lease}.{index}" for index in range(1, charge.places))]
@@ -278,15 +271,8 @@ def _again(settling: Command) -> Command:
 
 def _verdict(one: _Waiting, reply: Sequence[int]) -> Grant | Refusal:
     refused, wait_us, now_us, requests_us, tokens_us, day = reply
-    requests = _room(one.limits.requests_per_minute, requests_us - now_us)
-    tokens = _room(one.limits.tokens_per_minute, tokens_us - now_us)
+    requests = room(one.limits.requests_per_minute, requests_us - now_us, rounding=_ROUNDING)
+    tokens = room(one.limits.tokens_per_minute, tokens_us - now_us, rounding=_ROUNDING)
     if refused:
         return Refusal(REFUSED_BY[refused - 1], None if wait_us < 0 else wait_us / US_PER_S, requests, tokens)
     return Grant(one.lease, requests, tokens, tokens_us, day, shared=True, charged=one.charge)
-
-
-def _room(limit: int | None, ahead_us: float) -> Room | None:
-    if limit is None:
-        return None
-    remaining = int((MINUTE_US - ahead_us) / interval_us(limit) + 1e-3)
-    return Room(limit, max(0, remaining), max(ahead_us, 0.0) / US_PER_S)
