@@ -38,8 +38,9 @@ from slipstream_gateway.lossless.findings import (
     judge_sampled,
 )
 from slipstream_gateway.lossless.probes import Probe, greedy_probes, sampled_probes
+from slipstream_gateway.lossless.token_scores import TokenScore, scores_of
 from slipstream_gateway.request.query_of_death import QueriesOfDeath
-from slipstream_gateway.upstreams.base import Job, TokenScore
+from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.pool import Replica
 
 AT_ONCE = 4
@@ -211,8 +212,11 @@ class Check:
         if not answer.prompt_token_ids:
             raise Incomparable("the server returns no token ids")
         with self._running(probe, plain.replica):
-            return await plain.replica.upstream.score(
-                answer.prompt_token_ids, answer.token_ids[:tokens], model=plain.backend.model
+            return await scores_of(
+                plain.replica.upstream,
+                answer.prompt_token_ids,
+                answer.token_ids[:tokens],
+                model=plain.backend.model,
             )
 
     @contextlib.contextmanager

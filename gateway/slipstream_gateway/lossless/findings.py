@@ -12,7 +12,8 @@ import msgspec
 from slipstream_gateway.lossless.answers import WholeAnswer, first_difference
 from slipstream_gateway.lossless.probes import COPYING, SAMPLING
 from slipstream_gateway.lossless.score import evidence_of, factors_of
-from slipstream_gateway.upstreams.base import TokenScore, Usage
+from slipstream_gateway.lossless.token_scores import TokenScore
+from slipstream_gateway.upstreams.base import Usage
 
 TIE_NATS = 0.25
 """Two tokens with closer log-probabilities may change places between batches of different shapes, at 16 bits."""

@@ -8,13 +8,13 @@ from slipstream_core.errors import Incomparable
 
 from slipstream_gateway.lossless.answers import Difference, WholeAnswer, parting, read_answer
 from slipstream_gateway.lossless.score import Factors, Sampling, ScoredPair, factors_of
+from slipstream_gateway.lossless.token_scores import UNSCORED, scores_of
 from slipstream_gateway.lossless.traffic import TOO_LARGE, Candidate
 from slipstream_gateway.request.answer_copy import MAX_ANSWER_BYTES, AnswerCopy
 from slipstream_gateway.request.journal import NEUTRAL
 from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.openai_reading import known_reason
 from slipstream_gateway.upstreams.pool import Replica
-from slipstream_gateway.upstreams.scores import UNSCORED
 
 _EXCERPT_CHARS = 2000
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ async def scored_pair(candidate: Candidate, speculative: WholeAnswer, replica: R
     prompt, model = speculative.prompt_token_ids, candidate.served.route.plain.model
 
     async def factors(token_ids: tuple[int, ...]) -> Factors:
-        scores = await replica.upstream.score(prompt, token_ids, model=model, headers=candidate.headers)
+        scores = await scores_of(replica.upstream, prompt, token_ids, model=model, headers=candidate.headers)
         return factors_of(scores, sampling)
 
     return ScoredPair(

@@ -88,22 +88,20 @@ class Watch:
     def apply(self, findings: Sequence[Finding], *, draft_length: int) -> bool:
         """Applies the findings of a check with drafts of `draft_length`: a failed capability is withheld, a passed one
         is restored. Without data nothing changes. Returns whether a capability was withdrawn."""
+        withheld = dict(self.replica.withheld)
         for finding in findings:
             known = self.findings.get(finding.subject)
             if known is None or finding.result is not Result.NO_DATA:
                 self.findings[finding.subject] = finding
-            if finding.subject in _REPORTED:
-                self._report(known, finding)
-            if finding.subject is Subject.SAMPLED_SPECULATION:
-                self.replica.gives_token_ids |= self._gives_ids and finding.result is not Result.NO_DATA
-        withheld = dict(self.replica.withheld)
-        for finding in findings:
             capability = _CAPABILITIES.get(finding.subject)
             if capability is None:
+                self._report(known, finding)
                 continue
             if finding.result is Result.NO_DATA:
                 self._report_no_data(finding)
                 continue
+            if finding.subject is Subject.SAMPLED_SPECULATION:
+                self.replica.gives_token_ids |= self._gives_ids
             self._unchecked.discard(finding.subject)
             self._judged_length = max(self._judged_length, draft_length)
             withheld.pop(capability, None)
