@@ -115,7 +115,6 @@ def observe(services: Services) -> None:
         telemetry.meter,
         replicas=services.conformance.replicas,
         checks=services.conformance.counts,
-        evidence=services.parity.evidence,
     )
     observe_overload(
         telemetry.meter,
