@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import msgspec
 from slipstream_core.errors import AccessError, Forbidden, ModelNotFound, NotAuthenticated
 from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Refusal, Use
+from slipstream_core.tasks import cancel
 from slipstream_core.types import GenerationRequest
 
 from slipstream_gateway.access.arriving import ArrivingBodies
@@ -131,9 +132,7 @@ class KeyedAccess:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
         if self._limiter.shared is not None:
             await self._limiter.shared.aclose()
 

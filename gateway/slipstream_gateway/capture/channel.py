@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 from slipstream_core import logs
 from slipstream_core.manifest.capture import Capture
+from slipstream_core.tasks import beside
 
 from slipstream_gateway.capture.copies import KeptAnswer
 from slipstream_gateway.capture.frames import STARTED, Configured, Result, decode_report, encode_frame
@@ -128,12 +129,8 @@ class CaptureChannel:
     async def running(self) -> AsyncIterator[None]:
         """Keeps a writer running. At the end it has `CLOSE_S` to write its rows, and `START_S` before that if it still
         starts: it compiles its rules at the first start."""
-        task = asyncio.create_task(self._keep_running())
-        try:
+        async with beside(self._keep_running()):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _keep_running(self) -> None:
         pause_s, loop = _FIRST_PAUSE_S, asyncio.get_running_loop()

@@ -24,6 +24,7 @@ from slipstream_core.errors import (
 )
 from slipstream_core.manifest.dialects import DIALECTS, Dialect
 from slipstream_core.manifest.table import Backend
+from slipstream_core.tasks import beside
 
 from slipstream_gateway.lossless.answers import WholeAnswer, first_difference, read_answer
 from slipstream_gateway.lossless.findings import (
@@ -125,14 +126,10 @@ class Check:
         An engine may verify a purely greedy batch with another kernel than a mixed one: vLLM 0.32 on CPUs returns wrong
         answers to greedy requests that draft beside a sampled one, and to no others.
         """
-        task = asyncio.create_task(self._keep_sampling(openai_alone=openai_alone))
-        try:
+        async with beside(self._keep_sampling(openai_alone=openai_alone)) as task:
             yield
             if task.done():
                 task.result()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _keep_sampling(self, *, openai_alone: bool) -> None:
         model = self._plain.backend.model

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 import msgspec
 from slipstream_core.errors import Incomparable, SlipstreamError
 from slipstream_core.observation import ParityResult
+from slipstream_core.tasks import cancel
 
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.fleet.fleet import Fleet
@@ -139,9 +140,7 @@ class Parity:
         """Drops the waiting candidates and cancels the running replay."""
         self._closed = True
         self._queue.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel(self._task)
 
     def enqueue(self, candidate: Candidate) -> None:
         """Queues an answer for its replay. A full queue drops the oldest answer of the class with the most answers."""
