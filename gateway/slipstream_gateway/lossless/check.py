@@ -158,7 +158,7 @@ class Check:
         async def scored(side: Side, probe: Probe) -> tuple[TokenScore, ...]:
             nonlocal drafted
             probed = await self._ask(side, probe)
-            drafted += probed.drafted if side is self._speculative else 0
+            drafted += probed.usage.drafted if side is self._speculative else 0
             return await self._score(probe, probed.answer)
 
         model = self._plain.backend.model

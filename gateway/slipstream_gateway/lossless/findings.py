@@ -58,10 +58,6 @@ class ProbeAnswer(NamedTuple):
     answer: WholeAnswer
     usage: Usage
 
-    @property
-    def drafted(self) -> int:
-        return self.usage.drafted
-
 
 class GreedyPair(NamedTuple):
     """The speculative and the plain answer to one prompt. `tie` is the difference in log-probability, in nats, between
@@ -80,7 +76,7 @@ def judge_greedy(pairs: Sequence[GreedyPair], *, counted: bool) -> Finding:
         return Finding(subject, Result.NO_DATA, "no probe was answered")
     differing = [pair for pair in pairs if first_difference(pair.speculative.answer, pair.plain.answer) is not None]
     broken = [pair for pair in differing if pair.tie is None or pair.tie > TIE_NATS]
-    if not broken and counted and not any(pair.speculative.drafted for pair in pairs):
+    if not broken and counted and not any(pair.speculative.usage.drafted for pair in pairs):
         return Finding(subject, Result.NO_DATA, _UNDRAFTED)
     if not broken:
         ties = f", {len(differing)} of them up to ties" if differing else ""
@@ -122,13 +118,13 @@ def judge_draft_length(pairs: Sequence[GreedyPair]) -> Finding:
     """Whether the first prompt, which asks for a copy, was drafted and no plain answer was, by the server's own
     counts."""
     subject = Subject.DRAFT_LENGTH
-    plain = sum(pair.plain.drafted for pair in pairs)
-    speculative = sum(pair.speculative.drafted for pair in pairs)
+    plain = sum(pair.plain.usage.drafted for pair in pairs)
+    speculative = sum(pair.speculative.usage.drafted for pair in pairs)
     if plain:
         return Finding(subject, Result.FAIL, f"{plain} tokens were drafted for answers with draft length 0")
     if not speculative:
         return Finding(subject, Result.NO_DATA, "the server counted no draft token")
-    if not pairs[0].speculative.drafted:
+    if not pairs[0].speculative.usage.drafted:
         return Finding(
             subject, Result.FAIL, f"no token was drafted for a repetitive prompt of {len(COPYING)} characters"
         )

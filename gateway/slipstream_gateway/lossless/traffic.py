@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 from slipstream_core.manifest.capabilities import UNREAD
@@ -21,21 +20,14 @@ from slipstream_gateway.upstreams.base import Piece
 
 Key = tuple[str, str]
 """A pair and a class."""
+Recording = Callable[[ParityResult], None]
+"""Records the result of one comparison."""
 NEW_REVISION_SHARE = 0.1
 MAX_RUNNING = 64
 MAX_REQUEST_BYTES = 1024 * 1024
 TOO_LARGE, _QUEUE_FULL = "too_large", "queue_full"
 _CHECKED_REASONS = BY_SAVING | {Reason.CLASS_ENABLED, Reason.CLIENT_ASKED, Reason.EXPLORATION}
 _MEDIA = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file", "prompt_embeds"})
-
-
-class Recording(Protocol):
-    """Records the result of one comparison."""
-
-    def __call__(self, result: ParityResult) -> None: ...
-
-
-def _record_nothing(result: ParityResult) -> None: ...
 
 
 class Candidate(msgspec.Struct, kw_only=True, eq=False):
@@ -72,7 +64,7 @@ class Candidate(msgspec.Struct, kw_only=True, eq=False):
         the answer nor its request."""
         observation, route = self.observation, self.served.route
         if observation is None:
-            return _record_nothing
+            return lambda result: None
         backend = route.plain if route.speculative is None else route.speculative
         return partial(observation.record_parity, decision=self.decision, backend=backend)
 
