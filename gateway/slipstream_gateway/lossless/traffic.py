@@ -169,10 +169,8 @@ def comparable(served: ServedRoute, decision: Decision, request: GenerationReque
     return (
         decision.arm is Arm.SPECULATIVE
         and decision.reason in _CHECKED_REASONS
-        and _is_single(request)
         and (not by_scores(served, request) or _can_be_scored(served, request))
-        and UNREAD.isdisjoint(request.features)
-        and not served.route.plain.capabilities.missing(request.features)
+        and _can_be_replayed(served, request)
     )
 
 
@@ -180,12 +178,8 @@ def comparable_revisions(new: ServedRoute, serving: ServedRoute, request: Genera
     """Whether an answer of `new` must be equal to a plain one of `serving`, which has the same target: it is greedy, or
     both promise equal answers for equal seeds."""
     fingerprint = serving.plain.fingerprint
-    return (
-        _is_single(request)
-        and (request.temperature == 0 or (bool(fingerprint) and new.plain.fingerprint == fingerprint))
-        and UNREAD.isdisjoint(request.features)
-        and not serving.route.plain.capabilities.missing(request.features)
-    )
+    is_equal = request.temperature == 0 or (bool(fingerprint) and new.plain.fingerprint == fingerprint)
+    return is_equal and _can_be_replayed(serving, request)
 
 
 def by_scores(served: ServedRoute, request: GenerationRequest) -> bool:
@@ -194,10 +188,12 @@ def by_scores(served: ServedRoute, request: GenerationRequest) -> bool:
     return request.temperature > 0 and not _is_promised(served)
 
 
-def _is_single(request: GenerationRequest) -> bool:
-    """Whether the answer has one choice, or is one body of several prompts. The chunks of several choices arrive in an
-    order that varies from run to run."""
-    return request.n == 1 and (request.prompts == 1 or not request.stream)
+def _can_be_replayed(served: ServedRoute, request: GenerationRequest) -> bool:
+    """Whether the plain arm of `served` honours `request`, and its answer has one choice, or is one body of several
+    prompts. The chunks of several choices arrive in an order that varies from run to run."""
+    is_single = request.n == 1 and (request.prompts == 1 or not request.stream)
+    is_read = UNREAD.isdisjoint(request.features)
+    return is_single and is_read and not served.route.plain.capabilities.missing(request.features)
 
 
 def _is_promised(served: ServedRoute) -> bool:
