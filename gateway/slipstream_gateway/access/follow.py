@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slipstream_core.errors import CommandError
 from slipstream_core.file_changes import FileStamp, replace_file, stamp_of
 from slipstream_core.file_reading import FileThread
 
-from slipstream_gateway.access.keyring import Keyring, in_time, open_keyring, pepper_path, read_file
+from slipstream_gateway.access.keyring import Keyring, open_keyring, pepper_path, read_file
 
 INTERVAL_S = 0.25
 _log = logging.getLogger(__name__)
@@ -34,9 +34,10 @@ class KeyFile:
         self._said = ""
 
     def load(self) -> Keyring:
-        """The first keyring. Raises `CommandError` if the file is bad and there is no good copy."""
+        """The first keyring. Raises `CommandError` with one line if the file or its pepper is bad, or cannot be read in
+        time, and there is no good copy."""
         try:
-            with in_time(self._keys):
+            with _in_time(self._keys):
                 self._stamps = self._files.run(self._read_stamps)
                 return self._files.run(self._take)
         except CommandError as exc:
@@ -52,7 +53,7 @@ class KeyFile:
         kept = self._kept
         if kept is None:
             return None
-        with in_time(kept):
+        with _in_time(kept):
             return FileThread().run(lambda: self._open(read_file(kept), name=str(kept)) if kept.is_file() else None)
 
     async def watch(self, changed: Callable[[Keyring], None], *, interval_s: float = INTERVAL_S) -> None:
@@ -61,17 +62,15 @@ class KeyFile:
             await asyncio.sleep(interval_s)
             stamps: tuple[FileStamp | None, ...] = ()
             try:
-                stamps = await self._files.arun(self._read_stamps)  # the file may be on a slow disk or network
-                if stamps == self._stamps:
-                    continue
-                ring = await self._files.arun(self._take)
-            except TimeoutError as exc:
-                self._log_once(CommandError(f"{self._keys}: cannot be read: {exc.strerror}"))
-                stamps = ()  # the file is read again as soon as it becomes readable
+                with _in_time(self._keys):  # the file may be on a slow disk or network
+                    stamps = await self._files.arun(self._read_stamps)
+                    if stamps == self._stamps:
+                        continue
+                    ring = await self._files.arun(self._take)
             except CommandError as exc:
                 self._log_once(exc)
                 if isinstance(exc.__cause__, OSError):
-                    stamps = ()
+                    stamps = ()  # the file is read again as soon as it becomes readable
             except Exception as exc:  # top of the task: watching continues whatever the file contains
                 _log.exception("unexpected error while reading the key file")
                 self._log_once(CommandError(f"{self._keys}: cannot be used: {exc!r}"))
@@ -79,9 +78,7 @@ class KeyFile:
                 changed(ring)
                 self._said = ""
                 _log.info("%s changed: %d keys loaded", self._keys, len(ring))
-            self._stamps = (
-                stamps  # stamp from before the read, so that a change during the read is seen at the next poll
-            )
+            self._stamps = stamps  # those from before the read, so that the next poll notices a change during it
 
     def _read_stamps(self) -> tuple[FileStamp | None, ...]:
         return tuple(stamp_of(path) for path in (self._keys, pepper_path(self._keys, self._pepper)))
@@ -105,3 +102,12 @@ class KeyFile:
     def _open(self, data: bytes, *, name: str) -> Keyring:
         pepper = pepper_path(self._keys, self._pepper)
         return open_keyring(data, name=name, pepper=pepper, folder=self._keys.parent)
+
+
+@contextlib.contextmanager
+def _in_time(path: Path) -> Iterator[None]:
+    """Raises `CommandError` if the file system does not respond for `path` in time."""
+    try:
+        yield
+    except TimeoutError as exc:
+        raise CommandError(f"{path}: cannot be read: {exc.strerror}") from exc
