@@ -19,7 +19,7 @@ from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Re
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.keyed_access import KeyUse
 from slipstream_gateway.admission import PairAdmission
-from slipstream_gateway.capture.channel import CaptureCount
+from slipstream_gateway.capture.frames import CaptureCount
 from slipstream_gateway.capture.frames import Result as CaptureResult
 from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.fleet import ConfigurationStatus
@@ -106,7 +106,8 @@ def _observe_areas(telemetry: Telemetry) -> None:
     use = KeyUse()
     access = AccessStatus(keys=1, denied={"forbidden": 1}, used={"key": use}, decided={"redis": 1}, shared=True)
     observe_access(telemetry.meter, lambda: access)
-    observe_capture(telemetry.meter, lambda: [CaptureCount(PAIR, CaptureResult.WRITTEN, 1)])
+    captured = CaptureCount(pair=PAIR, result=CaptureResult.WRITTEN, answers=1)
+    observe_capture(telemetry.meter, lambda: [captured])
     _observe_conformance(telemetry)
     _observe_overload(telemetry)
 

@@ -13,7 +13,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from typing import NamedTuple
 
 import msgspec
 from slipstream_core import logs
@@ -21,7 +20,7 @@ from slipstream_core.manifest.capture import Capture
 from slipstream_core.tasks import beside
 
 from slipstream_gateway.capture.copies import KeptAnswer
-from slipstream_gateway.capture.frames import STARTED, Configured, Result, decode_report, encode_frame
+from slipstream_gateway.capture.frames import STARTED, CaptureCount, Configured, Result, decode_report, encode_frame
 
 MAX_BUFFERED_BYTES = 16 * 1024 * 1024
 PIPE_BYTES = 1024 * 1024
@@ -32,14 +31,6 @@ KILL_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LASTING_S = 60.0  # a writer that has run this long was no failed start
 _log = logging.getLogger(__name__)
-
-
-class CaptureCount(NamedTuple):
-    """The number of a pair's answers that were drawn for capture and had this result so far."""
-
-    pair: str
-    result: Result
-    answers: int
 
 
 class CaptureChannel:
@@ -123,7 +114,8 @@ class CaptureChannel:
 
     def counts(self) -> list[CaptureCount]:
         """The counts so far. May be called from any thread."""
-        return [CaptureCount(pair, result, count) for (pair, result), count in list(self._counts.items())]
+        counts = list(self._counts.items())
+        return [CaptureCount(pair=pair, result=result, answers=answers) for (pair, result), answers in counts]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -194,8 +186,8 @@ class CaptureChannel:
                 report = decode_report(line)
             except msgspec.DecodeError:
                 continue
-            self._counts[report.pair, report.result] += report.count
-            self._sent[report.pair] -= report.count
+            self._counts[report.pair, report.result] += report.answers
+            self._sent[report.pair] -= report.answers
 
     async def _close(self, process: asyncio.subprocess.Process, pipe: asyncio.WriteTransport) -> None:
         """End a writer, and count the answers of which it has not reported."""

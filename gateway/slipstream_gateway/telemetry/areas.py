@@ -16,7 +16,7 @@ from slipstream_core.types import Capability
 
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.keyed_access import KeyUse
-from slipstream_gateway.capture.channel import CaptureCount
+from slipstream_gateway.capture.frames import CaptureCount
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.fleet import ConfigurationStatus
 from slipstream_gateway.lossless.conformance import CheckCount, ReplicaConformance
