@@ -9,11 +9,14 @@ import os
 import stat
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
+
+from slipstream_core.errors import CommandError
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -109,6 +112,15 @@ class FileThread:
 
     def _timeout(self) -> TimeoutError:
         return TimeoutError(errno.ETIMEDOUT, f"the file system did not answer within {self._timeout_s:g} s")
+
+
+@contextmanager
+def in_time(shown: object) -> Iterator[None]:
+    """Raises `CommandError` if the file system does not respond to a `FileThread` in time; `shown` names the files."""
+    try:
+        yield
+    except TimeoutError as exc:
+        raise CommandError(f"{shown}: cannot be read: {exc.strerror}") from exc
 
 
 def _work(queue: SimpleQueue[_Work | None]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from slipstream_core.errors import CommandError
 from slipstream_core.file_changes import FileStamp, replace_file, stamp_of
-from slipstream_core.file_reading import FileThread
+from slipstream_core.file_reading import FileThread, in_time
 
 from slipstream_gateway.access.keyring import Keyring, open_keyring, pepper_path, read_file
 
@@ -37,7 +37,7 @@ class KeyFile:
         """The first keyring. Raises `CommandError` with one line if the file or its pepper is bad, or cannot be read in
         time, and there is no good copy."""
         try:
-            with _in_time(self._keys):
+            with in_time(self._keys):
                 self._stamps = self._files.run(self._read_stamps)
                 return self._files.run(self._take)
         except CommandError as exc:
@@ -53,7 +53,7 @@ class KeyFile:
         kept = self._kept
         if kept is None:
             return None
-        with _in_time(kept):
+        with in_time(kept):
             return FileThread().run(lambda: self._open(read_file(kept), name=str(kept)) if kept.is_file() else None)
 
     async def watch(self, changed: Callable[[Keyring], None], *, interval_s: float = INTERVAL_S) -> None:
@@ -62,7 +62,7 @@ class KeyFile:
             await asyncio.sleep(interval_s)
             stamps: tuple[FileStamp | None, ...] = ()
             try:
-                with _in_time(self._keys):  # the file may be on a slow disk or network
+                with in_time(self._keys):  # the file may be on a slow disk or network
                     stamps = await self._files.arun(self._read_stamps)
                     if stamps == self._stamps:
                         continue
@@ -102,12 +102,3 @@ class KeyFile:
     def _open(self, data: bytes, *, name: str) -> Keyring:
         pepper = pepper_path(self._keys, self._pepper)
         return open_keyring(data, name=name, pepper=pepper, folder=self._keys.parent)
-
-
-@contextlib.contextmanager
-def _in_time(path: Path) -> Iterator[None]:
-    """Raises `CommandError` if the file system does not respond for `path` in time."""
-    try:
-        yield
-    except TimeoutError as exc:
-        raise CommandError(f"{path}: cannot be read: {exc.strerror}") from exc
