@@ -115,12 +115,12 @@ class FileThread:
 
 
 @contextmanager
-def in_time(shown: object) -> Iterator[None]:
-    """Raises `CommandError` if the file system does not respond to a `FileThread` in time; `shown` names the files."""
+def reading(shown: object, *, exit_code: int = 1) -> Iterator[None]:
+    """Raises `CommandError` if a file cannot be read, or not in time by a `FileThread`; `shown` names it."""
     try:
         yield
-    except TimeoutError as exc:
-        raise CommandError(f"{shown}: cannot be read: {exc.strerror}") from exc
+    except OSError as exc:
+        raise CommandError(f"{shown}: cannot be read: {exc.strerror or exc}", exit_code=exit_code) from exc
 
 
 def _work(queue: SimpleQueue[_Work | None]) -> None:

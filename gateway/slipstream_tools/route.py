@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 from slipstream_core.errors import CommandError, ModelNotFound, RequestError
+from slipstream_core.file_reading import reading
 from slipstream_core.manifest import Route, RoutingTable, load_file
 from slipstream_core.observation import Forecast
 from slipstream_core.types import Decision, GenerationRequest, RequestProfile
@@ -43,14 +44,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(file: str) -> bytes:
-    try:
+    with reading(file, exit_code=2):
         if file == "-":
             data = sys.stdin.buffer.read(_MAX_BODY_BYTES + 1)
         else:
             with Path(file).open("rb") as stream:
                 data = stream.read(_MAX_BODY_BYTES + 1)
-    except OSError as error:
-        raise CommandError(f"{file}: cannot be read: {error.strerror or error}", exit_code=2) from error
     if len(data) > _MAX_BODY_BYTES:
         raise CommandError(f"{file}: the body exceeds {_MAX_BODY_BYTES} bytes", exit_code=2)
     return data

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slipstream_core.errors import CommandError
 from slipstream_core.file_changes import FileStamp, replace_file, stamp_of
-from slipstream_core.file_reading import FileThread, in_time
+from slipstream_core.file_reading import FileThread, reading
 
 from slipstream_gateway.access.keyring import Keyring, open_keyring, pepper_path, read_file
 
@@ -37,7 +37,7 @@ class KeyFile:
         """The first keyring. Raises `CommandError` with one line if the file or its pepper is bad, or cannot be read in
         time, and there is no good copy."""
         try:
-            with in_time(self._keys):
+            with reading(self._keys):
                 self._stamps = self._files.run(self._read_stamps)
                 return self._files.run(self._take)
         except CommandError as exc:
@@ -53,7 +53,7 @@ class KeyFile:
         kept = self._kept
         if kept is None:
             return None
-        with in_time(kept):
+        with reading(kept):
             return FileThread().run(lambda: self._open(read_file(kept), name=str(kept)) if kept.is_file() else None)
 
     async def watch(self, changed: Callable[[Keyring], None], *, interval_s: float = INTERVAL_S) -> None:
@@ -62,7 +62,7 @@ class KeyFile:
             await asyncio.sleep(interval_s)
             stamps: tuple[FileStamp | None, ...] = ()
             try:
-                with in_time(self._keys):  # the file may be on a slow disk or network
+                with reading(self._keys):  # the file may be on a slow disk or network
                     stamps = await self._files.arun(self._read_stamps)
                     if stamps == self._stamps:
                         continue

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 from slipstream_core.errors import CommandError, NotAuthenticated
-from slipstream_core.file_reading import read_regular
+from slipstream_core.file_reading import read_regular, reading
 
 from slipstream_gateway.access.key_text import MIN_PEPPER_BYTES, digest, id_of, pepper_id
 from slipstream_gateway.access.principal import Prices, Principal, compile_principal
@@ -126,7 +126,5 @@ def read_pepper(path: Path) -> bytes:
 
 def read_file(path: Path) -> bytes:
     """The content as far as `parse_access` accepts it, plus one byte if it is too large. Raises `CommandError`."""
-    try:
+    with reading(path):
         return read_regular(path, max_bytes=MAX_FILE_BYTES + 1)
-    except OSError as exc:
-        raise CommandError(f"{path}: cannot be read: {exc.strerror or exc}") from exc

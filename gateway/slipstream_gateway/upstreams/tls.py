@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slipstream_core.errors import CommandError
-from slipstream_core.file_reading import FileThread, in_time, read_regular
+from slipstream_core.file_reading import FileThread, read_regular, reading
 from slipstream_core.settings import TlsSettings
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Credentials:
 def read_credentials(settings: TlsSettings) -> Credentials:
     """The present content of the files. Raises `CommandError`, which names the file, if they are unusable or cannot be
     read in time."""
-    with in_time(_shown(settings)):
+    with reading(_shown(settings)):
         return FileThread().run(lambda: _read_credentials(settings))
 
 
@@ -57,10 +57,8 @@ def _read_credentials(settings: TlsSettings) -> Credentials:
 def _read(path: Path | None) -> bytes | None:
     if path is None:
         return None
-    try:
+    with reading(path):
         return read_regular(path, max_bytes=_MAX_BYTES)
-    except OSError as exc:
-        raise CommandError(f"{path}: {exc.strerror or exc}.") from exc
 
 
 def _trusting(ca: bytes, path: Path | None) -> ssl.SSLContext:
@@ -119,7 +117,7 @@ class UpstreamTls:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                with in_time(_shown(self._settings)):
+                with reading(_shown(self._settings)):
                     found = await self._files.arun(lambda: _read_credentials(self._settings))
             except CommandError as exc:
                 if str(exc) != last_problem:  # once per problem, not at every poll

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import yaml
 from slipstream_core.errors import CommandError
 from slipstream_core.file_changes import replace_file
+from slipstream_core.file_reading import reading
 from slipstream_gateway.access.keyring import check_pepper, pepper_path, read_pepper
 from slipstream_gateway.access.records import AccessFile, parse_access, render_access
 
@@ -49,10 +50,8 @@ class FilePlace:
         return str(self._path)
 
     def read(self) -> AccessFile:
-        try:
+        with reading(self._path):
             return parse_access(self._path.read_bytes(), name=str(self._path))
-        except OSError as exc:
-            raise CommandError(f"{self._path}: cannot be read: {exc.strerror or exc}") from exc
 
     def change(self, change: Change, *, create: bool = False) -> None:
         try:
