@@ -19,7 +19,7 @@ from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Re
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.keyed_access import KeyUse
 from slipstream_gateway.admission import PairAdmission
-from slipstream_gateway.capture.channel import CaptureCount
+from slipstream_gateway.capture.frames import CaptureCount
 from slipstream_gateway.capture.frames import Result as CaptureResult
 from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.fleet import ConfigurationStatus
@@ -27,7 +27,6 @@ from slipstream_gateway.lossless.conformance import CheckCount, ReplicaConforman
 from slipstream_gateway.lossless.findings import Result as CheckResult
 from slipstream_gateway.lossless.findings import Subject
 from slipstream_gateway.lossless.parity import ParityCount
-from slipstream_gateway.lossless.withhold import SampledEvidence
 from slipstream_gateway.request.candidates import Result
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.request.resume import ResumptionCount
@@ -86,7 +85,10 @@ def gateway_metrics() -> list[Metric]:
     telemetry.recorder.attempt_failed(server="grpc://triton:8001", error="UpstreamFailed")
     observe_store(telemetry.meter, StoreStatus)
     observe_configuration(telemetry.meter, lambda: ConfigurationStatus(origin="cluster"))
-    parity = ParityCount(pair=PAIR, request_class=CLASS, checked=2, mismatched=1, dropped={"failed": 1}, age_s=1.0)
+    dropped = {"failed": 1}
+    parity = ParityCount(
+        pair=PAIR, request_class=CLASS, checked=2, mismatched=1, dropped=dropped, age_s=1.0, evidence=0.0
+    )
     observe_parity(telemetry.meter, lambda: [parity])
     observe_evidence(telemetry.meter, lambda: [(PAIR, _evidence())])
     _observe_areas(telemetry)
@@ -104,7 +106,8 @@ def _observe_areas(telemetry: Telemetry) -> None:
     use = KeyUse()
     access = AccessStatus(keys=1, denied={"forbidden": 1}, used={"key": use}, decided={"redis": 1}, shared=True)
     observe_access(telemetry.meter, lambda: access)
-    observe_capture(telemetry.meter, lambda: [CaptureCount(PAIR, CaptureResult.WRITTEN, 1)])
+    captured = CaptureCount(pair=PAIR, result=CaptureResult.WRITTEN, answers=1)
+    observe_capture(telemetry.meter, lambda: [captured])
     _observe_conformance(telemetry)
     _observe_overload(telemetry)
 
@@ -120,10 +123,7 @@ def _observe_conformance(telemetry: Telemetry) -> None:
         waits_for=None,
     )
     checks = CheckCount(pair=PAIR, subject=Subject.SAMPLED_SPECULATION, result=CheckResult.PASS, count=1)
-    evidence = SampledEvidence(pair=PAIR, request_class=CLASS, answers=1, evidence=0.0, alarm=False, is_calibrated=True)
-    observe_conformance(
-        telemetry.meter, replicas=lambda: [server], checks=lambda: [checks], evidence=lambda: [evidence]
-    )
+    observe_conformance(telemetry.meter, replicas=lambda: [server], checks=lambda: [checks])
 
 
 def _observe_overload(telemetry: Telemetry) -> None:

@@ -45,24 +45,6 @@ def _check(mode: int, path: Path) -> None:
     raise OSError(errno.EINVAL, f"it is {kind}, a regular file is needed", str(path))
 
 
-class FileStamp(NamedTuple):
-    """File attributes that change on a write, a replacement, a rename or a new target of a symbolic link."""
-
-    modified_ns: int
-    changed_ns: int
-    size: int
-    inode: int
-
-
-def stamp_of(path: Path) -> FileStamp | None:
-    """The stamp of the file at `path`; None if there is none, or if it cannot be reached."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return FileStamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-
-
 CALL_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.01  # poll interval for the return of a hung call
 T = TypeVar("T")

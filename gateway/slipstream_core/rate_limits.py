@@ -39,6 +39,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def is_open(self) -> bool:
         return self == NO_LIMITS
 
+    @property
+    def nano_usd_per_day(self) -> int | None:
+        """The budget in billionths of a USD, at least one."""
+        return None if self.usd_per_day is None else max(1, round(self.usd_per_day * NANO_PER_USD))
+
+    def divided(self, parts: int) -> Limits:
+        """The limits of one of `parts` processes. A small limit is not divided below one."""
+        if parts == 1:
+            return self
+        rpm, tpm, places = (
+            None if limit is None else max(1, limit // parts)
+            for limit in (self.requests_per_minute, self.tokens_per_minute, self.concurrent)
+        )
+        usd = None if self.usd_per_day is None else self.usd_per_day / parts
+        return Limits(requests_per_minute=rpm, tokens_per_minute=tpm, concurrent=places, usd_per_day=usd)
+
 
 NO_LIMITS = Limits()
 
@@ -53,12 +69,12 @@ class Charge(NamedTuple):
     output_tokens: int = 0
     output_nano_usd: int = 0
 
-    def fitted(self, tokens: float | None, nano_usd: float | None) -> Charge:
-        """The charge under limits of `tokens` and `nano_usd`, None: no limit. Answers that may exceed a whole limit are
-        charged as much as fits, because most are shorter than their maximum; prompts never."""
+    def fitted(self, limits: Limits) -> Charge:
+        """The charge under `limits`. Answers that may exceed a whole limit are charged as much as fits, because most
+        are shorter than their maximum; prompts never."""
         return self._replace(
-            tokens=_fitted(self.tokens, self.output_tokens, tokens),
-            nano_usd=_fitted(self.nano_usd, self.output_nano_usd, nano_usd),
+            tokens=_fitted(self.tokens, self.output_tokens, limits.tokens_per_minute),
+            nano_usd=_fitted(self.nano_usd, self.output_nano_usd, limits.nano_usd_per_day),
         )
 
 
@@ -121,8 +137,8 @@ class Use(NamedTuple):
     taken: Charge
 
 
-def _fitted(amount: int, cuttable: int, limit: float | None) -> int:
-    return amount if limit is None or amount <= limit else max(int(limit), amount - cuttable)
+def _fitted(amount: int, cuttable: int, limit: int | None) -> int:
+    return amount if limit is None or amount <= limit else max(limit, amount - cuttable)
 
 
 def interval_us(per_minute: int) -> float:
@@ -133,6 +149,16 @@ def interval_us(per_minute: int) -> float:
 def used(per_minute: int | None, ahead_us: float) -> float:
     """The used part of a rate of `per_minute` that is used up to `ahead_us` from now; None: no such rate."""
     return 0.0 if per_minute is None else max(ahead_us, 0.0) / interval_us(per_minute)
+
+
+def room(per_minute: int | None, ahead_us: float, *, rounding: float = 1e-6) -> Room | None:
+    """The state of a rate of `per_minute` that is used up to `ahead_us` from now; None: no such rate. A remainder that
+    lacks `rounding` of a whole number is that number."""
+    if per_minute is None:
+        return None
+    ahead_us = max(ahead_us, 0.0)
+    remaining = int((US_PER_MINUTE - ahead_us) / interval_us(per_minute) + rounding)
+    return Room(per_minute, max(0, remaining), ahead_us / US_PER_S)
 
 
 def refund_us(excess_us: float, granted_until_us: float, now_us: float) -> float:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.credentials import DEFAULT_NAMESPACE, load_credentials
 from slipstream_core.kube.environment import default_kubeconfig, own_address, own_namespace
+from slipstream_core.tasks import cancel
 
 from slipstream_operator.cluster.discovery import find_resources, until_changed
 from slipstream_operator.cluster.leadership import Leadership, identity
@@ -142,9 +143,7 @@ async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, Result]) -> Re
         ended = next((task for task in tasks if task.done()), None)
         return None if ended is None else ended.result()
     finally:
-        for task in (*tasks, stopped):
-            task.cancel()
-        await asyncio.gather(*tasks, stopped, return_exceptions=True)
+        await cancel(*tasks, stopped)
 
 
 def _leadership(settings: OperatorSettings, client: KubeClient) -> Leadership | None:

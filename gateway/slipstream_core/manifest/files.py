@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from slipstream_core.errors import ManifestError
-from slipstream_core.file_reading import FileStamp, FileThread, read_regular, stamp_of
+from slipstream_core.file_changes import FileStamp, replace_file, stamp_of
+from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.manifest.parse import MAX_BYTES, parse
 from slipstream_core.manifest.table import LOCAL, RoutingTable, compile_table
 
@@ -121,7 +121,7 @@ class ManifestFile:
         self._digest, self.table = digest, table
         if self._last_good is not None:
             try:
-                await self._files.arun(partial(_replace, self._last_good, data))
+                await self._files.arun(partial(replace_file, self._last_good, data))
             except OSError as error:
                 message = f"is in use, but no copy of it could be written: {error.strerror or error}"
                 raise ManifestError(message, field=self._path.name) from error
@@ -152,10 +152,3 @@ def _is_fresh(stamp: FileStamp) -> bool:
 
 def _digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Replaces `path` atomically, although several processes write it."""
-    new = path.with_name(f"{path.name}.{os.getpid()}")
-    new.write_bytes(data)
-    new.replace(path)

@@ -13,11 +13,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
 from slipstream_core.errors import ManifestError
+from slipstream_core.file_changes import FileStamp, replace_file, stamp_of
 from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.manifest.kill_switch import KillEvent, Kills, is_superseded, order_of, with_turns
 
@@ -25,8 +26,6 @@ _MAX_BYTES = 1024 * 1024
 _PROBE_BYTES = 4096  # some file systems keep a few bytes within the inode, where a full disk goes unnoticed
 _REMEDY = "Repair or remove it. Without it, only the kill switches in the manifest are on."
 _NOT_STORABLE = "the kill switch cannot be stored"
-
-_Stamp: TypeAlias = tuple[int, int, int]
 
 
 def kills_beside(manifest: Path, state_folder: Path | None) -> Path:
@@ -37,7 +36,7 @@ def kills_beside(manifest: Path, state_folder: Path | None) -> Path:
 class _Version(NamedTuple):
     """One version of the file; `data` is None where there is no file."""
 
-    stamp: _Stamp | None
+    stamp: FileStamp | None
     data: bytes | None
 
 
@@ -50,7 +49,7 @@ class KillFile:
         self.stored = Kills()
         self.kills = Kills()
         self._unstored: dict[str, KillEvent] = {}
-        self._stamp: _Stamp | None = None
+        self._stamp: FileStamp | None = None
         self._files, self._changes = FileThread(), FileThread()
 
     @property
@@ -96,7 +95,7 @@ class KillFile:
 
     def _read(self) -> _Version | None:
         """The file's content; None if it has not changed."""
-        stamp = _stamp(self.path)
+        stamp = stamp_of(self.path)
         return None if stamp == self._stamp else _Version(stamp, _bytes(self.path))
 
     def _take(self, version: _Version | None) -> bool:
@@ -160,25 +159,9 @@ def _decode(data: bytes | None, path: Path) -> Kills:
 
 def _write(path: Path, data: bytes) -> None:
     """Writes the file atomically, and durably against a crash of the machine."""
-    new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
-        file.write(data + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    replace_file(path, data + b"\n")
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    """The file is only ever replaced, so a new version has another inode or another time."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    except OSError:  # the read reports the problem
-        return -1, -1, -1
-    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -23,16 +23,14 @@ from collections.abc import Sequence
 from hashlib import sha1
 from typing import Any, NamedTuple
 
-from redis.asyncio import Connection, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Connection
 from redis.exceptions import RedisError, ResponseError
 
-from slipstream_core.rate_limits import LimitName
+from slipstream_core.rate_limits import US_PER_MINUTE, LimitName
+from slipstream_core.redis.client import client_of
 
 EPOCH_S = 1_704_067_200
 REFUSED_BY = (LimitName.CONCURRENT, LimitName.BUDGET, LimitName.REQUESTS, LimitName.TOKENS)
-MINUTE_US = 60_000_000
 LONGEST_DEBT_US = 86_400_000_000
 """Of tokens that were used beyond the charge of a request. A rate of requests is never used beyond a minute ahead."""
 
@@ -62,8 +60,8 @@ local function rates(key)
   local state = redis.call('HMGET', key, 'r', 't', 'at')
   local r, t, at = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
   local back = math.max(at - now, 0)
-  local debt = at > 0 and {LONGEST_DEBT_US} or {MINUTE_US}
-  local new_r, new_t = math.min(r - back, now + {MINUTE_US}), math.min(t - back, now + debt)
+  local debt = at > 0 and {LONGEST_DEBT_US} or {US_PER_MINUTE}
+  local new_r, new_t = math.min(r - back, now + {US_PER_MINUTE}), math.min(t - back, now + debt)
   if new_r < r or new_t < t then redis.call('HSET', key, 'r', text(new_r), 't', text(new_t), 'at', text(now)) end
   return new_r, new_t
 end
@@ -95,11 +93,11 @@ if most > 0 then
 end
 if budget > 0 and usd > budget then return refuse(2, -1) end
 if budget > 0 and spent + usd > budget then return refuse(2, ((day + 1) * 86400 - tonumber(time[1])) * 1e6) end
-local next_r = rpm > 0 and r + {MINUTE_US} / rpm or r
-local next_t = tpm > 0 and t + tokens * ({MINUTE_US} / tpm) or t
+local next_r = rpm > 0 and r + {US_PER_MINUTE} / rpm or r
+local next_t = tpm > 0 and t + tokens * ({US_PER_MINUTE} / tpm) or t
 if tokens > tpm and tpm > 0 then return refuse(4, -1) end
-if next_r - now > {MINUTE_US} then return refuse(3, next_r - now - {MINUTE_US}) end
-if next_t - now > {MINUTE_US} then return refuse(4, next_t - now - {MINUTE_US}) end
+if next_r - now > {US_PER_MINUTE} then return refuse(3, next_r - now - {US_PER_MINUTE}) end
+if next_t - now > {US_PER_MINUTE} then return refuse(4, next_t - now - {US_PER_MINUTE}) end
 
 r, t = next_r, next_t
 if most > 0 then
@@ -121,7 +119,7 @@ for i = 6, #ARGV do redis.call('ZREM', KEYS[2], ARGV[i]) end
 local state = redis.call('HMGET', KEYS[1], 'day', 'usd')
 if tpm > 0 and tokens ~= 0 then
   local r, t = rates(KEYS[1])
-  local more = tokens * ({MINUTE_US} / tpm)
+  local more = tokens * ({US_PER_MINUTE} / tpm)
   if more > 0 then t = math.max(t, now) + more
   else t = t - math.max(0, math.min(-more, tonumber(ARGV[4]) - now)) end
   t = math.min(t, now + {LONGEST_DEBT_US})
@@ -177,10 +175,12 @@ class ScriptLine:
     def __init__(self, url: str, scripts: Sequence[Script]) -> None:
         """`url`: from `parse_redis_url`. Nothing is sent before `connect`."""
         self._scripts = scripts
-        self._pool = Redis.from_url(
-            url, protocol=2, socket_timeout=None, socket_connect_timeout=_CONNECT_S, retry=Retry(NoBackoff(), 0)
-        ).connection_pool
+        self._pool = client_of(url, connect_timeout_s=_CONNECT_S).connection_pool
         self._connection: Connection | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
 
     async def connect(self) -> None:
         """Connects to Redis and loads the scripts. Raises `RedisError` or `OSError`."""

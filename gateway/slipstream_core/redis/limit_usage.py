@@ -9,33 +9,24 @@ from redis.exceptions import RedisError
 
 from slipstream_core.rate_limits import InUse, Limits, used
 from slipstream_core.redis.limit_scripts import USAGE, Command, ScriptLine
-from slipstream_core.redis.redis_url import parse_redis_url
 
 _ANSWERS_S = 0.5
 
 
 class RedisUsage:
-    """`SharedUsage` over Redis. It opens its own connection on the first call, so that no request waits for it. `url`
-    is validated here (`CommandError`)."""
+    """It opens its own connection on the first call, so that no request waits for it. `url`: from `parse_redis_url`."""
 
     def __init__(self, url: str) -> None:
-        parsed = parse_redis_url(url)
-        self._shown = parsed.shown
-        self._line = ScriptLine(parsed.text, (USAGE,))
-        self._connected = False
+        self._line = ScriptLine(url, (USAGE,))
         self._turn = asyncio.Lock()
-
-    def __repr__(self) -> str:
-        return f"RedisUsage({self._shown!r})"
 
     async def read(self, callers: Sequence[tuple[str, Limits]]) -> list[InUse] | None:
         """The usage per caller, in their order; None if Redis does not respond in time."""
         async with self._turn:
             try:
                 async with asyncio.timeout(_ANSWERS_S):
-                    if not self._connected:
+                    if not self._line.is_connected:
                         await self._line.connect()
-                        self._connected = True
                     replies = await self._line.call([Command(USAGE, key_id, ()) for key_id, _ in callers])
             except (RedisError, OSError):  # the limiter logs that Redis is unreachable
                 await self.aclose()
@@ -46,7 +37,6 @@ class RedisUsage:
         return [_in_use(limits, reply) for (_, limits), reply in zip(callers, replies, strict=True)]
 
     async def aclose(self) -> None:
-        self._connected = False
         await self._line.disconnect()
 
 

@@ -17,21 +17,14 @@ _MOST_BACKOFF_S = 10.0
 
 class _Lane:
     """The outcomes of one pair. `sending` may already be in Redis, so each batch is resent unchanged until it is
-    acknowledged; `fresh`, with the time of each, was never sent."""
+    acknowledged; `fresh` was never sent."""
 
     def __init__(self) -> None:
-        self.fresh: deque[tuple[float, Observation]] = deque()
+        self.fresh: deque[Observation] = deque()
         self.sending: deque[Frame] = deque()
         self.backoff = Backoff(first_s=_FIRST_BACKOFF_S, most_s=_MOST_BACKOFF_S)
         self.next_number = 1
         self.due_s = 0.0
-
-    @property
-    def since_s(self) -> float:
-        """The time of the oldest outcome."""
-        if self.sending:
-            return self.sending[0].since_s
-        return self.fresh[0][0] if self.fresh else float("inf")
 
 
 class Outbox:
@@ -57,11 +50,6 @@ class Outbox:
         full = BATCH * _FRAMES_AT_ONCE
         return any(len(lane.fresh) >= full and now_s >= lane.due_s for lane in self._lanes.values())
 
-    def lag_s(self) -> float:
-        """The age of the oldest outcome; 0 if there is none."""
-        since_s = min((lane.since_s for lane in self._lanes.values()), default=float("inf"))
-        return max(self._clock() - since_s, 0.0) if self.buffered else 0.0
-
     def append(self, observation: Observation) -> None:
         """Takes microseconds in any state."""
         lane = self._lanes.get(observation.subject.pair)
@@ -70,7 +58,7 @@ class Outbox:
         if self.buffered >= self._limit and not self._make_room():
             self.dropped += 1
             return
-        lane.fresh.append((self._clock(), observation))
+        lane.fresh.append(observation)
         self.buffered += 1
 
     def due(self) -> list[tuple[str, list[Frame]]]:
@@ -101,9 +89,8 @@ class Outbox:
 
     def _fill(self, lane: _Lane, frames: int) -> None:
         while lane.fresh and len(lane.sending) < frames:
-            since_s = lane.fresh[0][0]
-            batch = [lane.fresh.popleft()[1] for _ in range(min(BATCH, len(lane.fresh)))]
-            frame = encode(batch, first=lane.next_number, since_s=since_s)
+            batch = [lane.fresh.popleft() for _ in range(min(BATCH, len(lane.fresh)))]
+            frame = encode(batch, first=lane.next_number)
             if frame is None:
                 self.dropped += len(batch)
                 self.buffered -= len(batch)

@@ -29,12 +29,11 @@ _decoder = msgspec.msgpack.Decoder(list[Observation])
 
 
 class Frame(NamedTuple):
-    """A batch with the number of its first outcome, which was recorded at `since_s`."""
+    """A batch with the number of its first outcome."""
 
     first: int
     outcomes: int
     payload: bytes
-    since_s: float
 
 
 def stream_key(pair: str) -> str:
@@ -46,13 +45,13 @@ def marker_key(pair: str, origin: str) -> str:
     return f"slipstream:stored:{pair}:{origin}"
 
 
-def encode(observations: Sequence[Observation], *, first: int, since_s: float) -> Frame | None:
+def encode(observations: Sequence[Observation], *, first: int) -> Frame | None:
     """None if the batch cannot be encoded: a value of a foreign type, or one beyond the format's range."""
     try:
         payload = _encoder.encode(observations)
     except (TypeError, ValueError, OverflowError):
         return None
-    return Frame(first, len(observations), payload, since_s) if len(payload) <= LARGEST_BATCH_BYTES else None
+    return Frame(first, len(observations), payload) if len(payload) <= LARGEST_BATCH_BYTES else None
 
 
 def decode(payload: bytes, *, pair: str) -> list[Observation] | None:

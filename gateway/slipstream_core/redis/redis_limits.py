@@ -20,20 +20,29 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError
 
-from slipstream_core.errors import shorten
-from slipstream_core.rate_limits import NANO_PER_USD, US_PER_S, Charge, Grant, Limits, Refusal, Room, Use, interval_us
+from slipstream_core.rate_limits import (
+    US_PER_S,
+    Charge,
+    Grant,
+    InUse,
+    Limits,
+    Refusal,
+    Use,
+    room,
+)
+from slipstream_core.redis.client import explained
 from slipstream_core.redis.condition import Backoff, Condition
 from slipstream_core.redis.limit_scripts import (
     ADMIT,
-    MINUTE_US,
     REFUSED_BY,
     RENEW,
     SETTLE,
     Command,
     ScriptLine,
 )
+from slipstream_core.redis.limit_usage import RedisUsage
 from slipstream_core.redis.redis_url import parse_redis_url
 
 EXCHANGE_S = 0.025  # a request waits for the running exchange and for its own
@@ -44,6 +53,7 @@ MOST_UNSETTLED = 20_000
 SETTLE_S = 0.001  # how long a settlement waits for a request to be sent with, because an exchange of its own costs more
 _PROBE_S = 1.0
 _CLOSE_S = 1.0
+_ROUNDING = 1e-3  # Redis' instants are in whole µs
 _log = logging.getLogger(__name__)
 
 
@@ -59,7 +69,7 @@ class _Waiting(NamedTuple):
     def command(self) -> Command:
         limits, charge = self.limits, self.charge
         rates = (limits.requests_per_minute or 0, limits.tokens_per_minute or 0)
-        most = (*rates, limits.concurrent or 0, _budget(limits) or 0)
+        most = (*rates, limits.concurrent or 0, limits.nano_usd_per_day or 0)
         takes = (charge.tokens, charge.nano_usd, charge.places)
         return Command(ADMIT, self.key_id, (*most, *takes, int(LEASE_S * US_PER_S), *self.places()))
 
@@ -75,6 +85,7 @@ class RedisLimits:
         parsed = parse_redis_url(url)
         self._shown = parsed.shown
         self._line = ScriptLine(parsed.text, (ADMIT, SETTLE, RENEW))
+        self._usage = RedisUsage(parsed.text)
         self._exchange_s = exchange_s
         self._backoff = Backoff(first_s=0.05, most_s=most_backoff_s)
         self._condition = Condition(
@@ -103,7 +114,7 @@ class RedisLimits:
             return None
         answer: asyncio.Future[Grant | Refusal | None] = asyncio.get_running_loop().create_future()
         lease = f"{self._origin}-{next(self._numbers)}"
-        one = _Waiting(answer, key_id, limits, charge.fitted(limits.tokens_per_minute, _budget(limits)), lease)
+        one = _Waiting(answer, key_id, limits, charge.fitted(limits), lease)
         self._waiting.append(one)
         self._wake.set()
         try:
@@ -131,6 +142,9 @@ class RedisLimits:
         if self._settling is None:
             self._settling = asyncio.get_running_loop().call_later(SETTLE_S, self._wake.set)
 
+    async def usage(self, callers: Sequence[tuple[str, Limits]]) -> Sequence[InUse] | None:
+        return await self._usage.read(callers) if self._connected else None
+
     async def run(self) -> None:
         """Exchanges messages with Redis until cancelled."""
         try:
@@ -157,6 +171,7 @@ class RedisLimits:
                     commands = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), MOST_AT_ONCE))]
                     await self._line.call(commands)
         await self._line.disconnect()
+        await self._usage.aclose()
 
     async def _turn(self) -> None:
         """One exchange, or one probe."""
@@ -232,7 +247,7 @@ class RedisLimits:
         self._connected = False
         self._refuse_to_decide()
         if not isinstance(error, NoScriptError):  # Redis was restarted; the next probe loads the scripts
-            self._condition.failed(type(error).__name__, _message(error))
+            self._condition.failed(*explained(error))
             await self._line.disconnect()
             await asyncio.sleep(self._backoff.next_s())
 
@@ -241,11 +256,6 @@ class RedisLimits:
             one = self._waiting.popleft()
             if not one.answer.done():
                 one.answer.set_result(None)
-
-
-def _budget(limits: Limits) -> int | None:
-    """In billionths of a USD, at least one."""
-    return None if limits.usd_per_day is None else max(1, round(limits.usd_per_day * NANO_PER_USD))
 
 
 def _places(lease: str, charge: Charge) -> list[str]:
@@ -261,24 +271,8 @@ def _again(settling: Command) -> Command:
 
 def _verdict(one: _Waiting, reply: Sequence[int]) -> Grant | Refusal:
     refused, wait_us, now_us, requests_us, tokens_us, day = reply
-    requests = _room(one.limits.requests_per_minute, requests_us - now_us)
-    tokens = _room(one.limits.tokens_per_minute, tokens_us - now_us)
+    requests = room(one.limits.requests_per_minute, requests_us - now_us, rounding=_ROUNDING)
+    tokens = room(one.limits.tokens_per_minute, tokens_us - now_us, rounding=_ROUNDING)
     if refused:
         return Refusal(REFUSED_BY[refused - 1], None if wait_us < 0 else wait_us / US_PER_S, requests, tokens)
     return Grant(one.lease, requests, tokens, tokens_us, day, shared=True, charged=one.charge)
-
-
-def _room(limit: int | None, ahead_us: float) -> Room | None:
-    if limit is None:
-        return None
-    remaining = int((MINUTE_US - ahead_us) / interval_us(limit) + 1e-3)
-    return Room(limit, max(0, remaining), max(ahead_us, 0.0) / US_PER_S)
-
-
-def _message(error: Exception) -> str:
-    """One line without a credential."""
-    if isinstance(error, TimeoutError):
-        return "it does not respond in time"
-    if isinstance(error, ResponseError):
-        return f"it returned {shorten(str(error).partition(', with args')[0])}"
-    return str(error) or type(error).__name__

@@ -17,14 +17,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeout
+from redis.exceptions import RedisError, ResponseError
 
-from slipstream_core.errors import shorten
 from slipstream_core.observation import Observation
+from slipstream_core.redis.client import client_of, explained, message_of
 from slipstream_core.redis.condition import Backoff, Condition, StoreStatus
 from slipstream_core.redis.inbox import Inbox, Position
 from slipstream_core.redis.outbox import Outbox
@@ -77,7 +73,7 @@ class RedisStore:
         self._inbox = Inbox()
         self._backoff = Backoff(first_s=_FIRST_BACKOFF_S, most_s=most_backoff_s)
         self._condition = Condition(self._url.shown, meanwhile=meanwhile, clock=time.monotonic)
-        self._redis = _client(self._url.text, deadline_s)
+        self._redis = client_of(self._url.text, connect_timeout_s=deadline_s)
         self._until_check = 0
         self._connected = False
         self._read: set[str] = set()
@@ -94,7 +90,6 @@ class RedisStore:
         return StoreStatus(
             connected=self._connected,
             buffered=outbox.buffered,
-            lag_s=outbox.lag_s(),
             dropped=outbox.dropped,
             stored=outbox.acknowledged,
             received=inbox.received,
@@ -127,12 +122,10 @@ class RedisStore:
                 more = await self._exchange(apply, passed)
                 self._backoff.reset()
                 pause_s = 0.0 if more else self._interval_s
-            except (RedisError, OSError) as exc:
-                await self._lost(*_explain(exc))
-                pause_s = self._backoff.next_s()
             except Exception as exc:  # top of the task: if it ended, nothing would be shared any more
-                _log.exception("unexpected error in an exchange with Redis")
-                await self._lost("unforeseen", f"an unexpected {type(exc).__name__}")
+                if not isinstance(exc, RedisError | OSError):
+                    _log.exception("unexpected error in an exchange with Redis")
+                await self._lost(exc)
                 pause_s = self._backoff.next_s()
             await asyncio.sleep(pause_s)
 
@@ -180,7 +173,7 @@ class RedisStore:
         for (pair, _), reply in zip(due, replies, strict=False):
             stored, *refusal = (0, reply) if isinstance(reply, ResponseError) else reply
             self._outbox.stored(pair, stored, refused=bool(refusal))
-            refusals += [f"{_message(words)} (pair '{pair}')" for words in refusal]
+            refusals += [f"{message_of(words)} (pair '{pair}')" for words in refusal]
         return refusals
 
     async def _deliver(
@@ -190,13 +183,13 @@ class RedisStore:
         self._read &= set(pairs)
         if isinstance(reply, ResponseError):
             self._read.clear()
-            refusals.append(_message(reply))
+            refusals.append(message_of(reply))
             return False
         unread = False
         for pair, stream in zip(pairs, reply, strict=True):
             if len(stream) == 1:
                 self._read.discard(pair)
-                refusals.append(f"{_message(stream[0])} (pair '{pair}')")
+                refusals.append(f"{message_of(stream[0])} (pair '{pair}')")
                 continue
             if self._inbox.is_resumed(pair):
                 continue  # resumed elsewhere since the request
@@ -221,44 +214,13 @@ class RedisStore:
             pipeline.execute_command(*command)
         return await pipeline.execute(raise_on_error=False)
 
-    async def _lost(self, kind: str, message: str) -> None:
+    async def _lost(self, error: Exception) -> None:
         self._connected = False
         self._until_check = 0
-        self._condition.failed(kind, message)
+        self._condition.failed(*explained(error))
         await self._disconnect()
 
     async def _disconnect(self) -> None:
         with contextlib.suppress(RedisError, OSError):
             async with asyncio.timeout(_CLOSE_S):
                 await self._redis.connection_pool.disconnect(inuse_connections=True)
-
-
-def _client(url: str, deadline_s: float) -> Redis:
-    """A client that tries once, because the store itself decides on retries and deadlines. The client's own command
-    timeout uses `asyncio.wait_for`, which loses cancellations before Python 3.12."""
-    return Redis.from_url(
-        url,
-        protocol=2,
-        socket_timeout=None,
-        socket_connect_timeout=deadline_s,
-        retry=Retry(NoBackoff(), 0),
-    )
-
-
-def _message(refusal: bytes | ResponseError) -> str:
-    """The error message of Redis, its code first, without the command's arguments: those of AUTH are a credential."""
-    words = refusal.decode(errors="replace") if isinstance(refusal, bytes) else str(refusal)
-    return shorten(words.partition(", with args")[0])
-
-
-def _explain(error: RedisError | OSError) -> tuple[str, str]:
-    """The kind of a failure, and one line about it without a credential."""
-    if isinstance(error, AuthenticationError):
-        return "credentials", f"it refuses the credentials ({error})"
-    if isinstance(error, BusyLoadingError):
-        return "loading", "it is loading its data"
-    if isinstance(error, TimeoutError | RedisTimeout):
-        return "unreachable", "it does not respond in time"
-    if isinstance(error, ResponseError):
-        return "handshake", f"it returned {_message(error)}"
-    return "unreachable", str(error) or type(error).__name__

@@ -7,8 +7,8 @@
 
 from slipstream_gateway.access.follow import KeyFile
 from slipstream_gateway.access.keyed_access import AccessStatus, KeyedAccess, Lease
-from slipstream_gateway.access.keyring import Keyring, load_keyring
-from slipstream_gateway.access.limiting import Limiter, SharedLimits, SharedUsage
+from slipstream_gateway.access.keyring import Keyring
+from slipstream_gateway.access.limiting import Limiter, SharedLimits
 from slipstream_gateway.access.local_limits import LocalLimits
 from slipstream_gateway.access.principal import Principal
 
@@ -22,6 +22,4 @@ __all__ = [
     "LocalLimits",
     "Principal",
     "SharedLimits",
-    "SharedUsage",
-    "load_keyring",
 ]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from slipstream_core.errors import CommandError
-from slipstream_core.file_reading import FileStamp, FileThread, stamp_of
+from slipstream_core.errors import CommandError, named_os_errors
+from slipstream_core.file_changes import FileStamp, replace_file, stamp_of
+from slipstream_core.file_reading import FileThread
 
-from slipstream_gateway.access.keyring import Keyring, in_time, open_keyring, pepper_path, read_file
+from slipstream_gateway.access.keyring import Keyring, open_keyring, pepper_path, read_file
 
 INTERVAL_S = 0.25
 _log = logging.getLogger(__name__)
@@ -35,9 +34,10 @@ class KeyFile:
         self._said = ""
 
     def load(self) -> Keyring:
-        """The first keyring. Raises `CommandError` if the file is bad and there is no good copy."""
+        """The first keyring. Raises `CommandError` with one line if the file or its pepper is bad, or cannot be read in
+        time, and there is no good copy."""
         try:
-            with in_time(self._keys):
+            with named_os_errors(f"{self._keys}: cannot be read"):
                 self._stamps = self._files.run(self._read_stamps)
                 return self._files.run(self._take)
         except CommandError as exc:
@@ -53,7 +53,7 @@ class KeyFile:
         kept = self._kept
         if kept is None:
             return None
-        with in_time(kept):
+        with named_os_errors(f"{kept}: cannot be read"):
             return FileThread().run(lambda: self._open(read_file(kept), name=str(kept)) if kept.is_file() else None)
 
     async def watch(self, changed: Callable[[Keyring], None], *, interval_s: float = INTERVAL_S) -> None:
@@ -62,17 +62,15 @@ class KeyFile:
             await asyncio.sleep(interval_s)
             stamps: tuple[FileStamp | None, ...] = ()
             try:
-                stamps = await self._files.arun(self._read_stamps)  # the file may be on a slow disk or network
-                if stamps == self._stamps:
-                    continue
-                ring = await self._files.arun(self._take)
-            except TimeoutError as exc:
-                self._log_once(CommandError(f"{self._keys}: cannot be read: {exc.strerror}"))
-                stamps = ()  # the file is read again as soon as it becomes readable
+                with named_os_errors(f"{self._keys}: cannot be read"):  # the file may be on a slow disk or network
+                    stamps = await self._files.arun(self._read_stamps)
+                    if stamps == self._stamps:
+                        continue
+                    ring = await self._files.arun(self._take)
             except CommandError as exc:
                 self._log_once(exc)
                 if isinstance(exc.__cause__, OSError):
-                    stamps = ()
+                    stamps = ()  # the file is read again as soon as it becomes readable
             except Exception as exc:  # top of the task: watching continues whatever the file contains
                 _log.exception("unexpected error while reading the key file")
                 self._log_once(CommandError(f"{self._keys}: cannot be used: {exc!r}"))
@@ -80,9 +78,7 @@ class KeyFile:
                 changed(ring)
                 self._said = ""
                 _log.info("%s changed: %d keys loaded", self._keys, len(ring))
-            self._stamps = (
-                stamps  # stamp from before the read, so that a change during the read is seen at the next poll
-            )
+            self._stamps = stamps  # those from before the read, so that the next poll notices a change during it
 
     def _read_stamps(self) -> tuple[FileStamp | None, ...]:
         return tuple(stamp_of(path) for path in (self._keys, pepper_path(self._keys, self._pepper)))
@@ -100,29 +96,9 @@ class KeyFile:
         ring = self._open(data, name=str(self._keys))
         if self._kept is not None:
             with contextlib.suppress(OSError):
-                write_private(self._kept, data)
+                replace_file(self._kept, data, is_private=True)
         return ring
 
     def _open(self, data: bytes, *, name: str) -> Keyring:
         pepper = pepper_path(self._keys, self._pepper)
         return open_keyring(data, name=name, pepper=pepper, folder=self._keys.parent)
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Writes `path` atomically, so that neither readers nor a crash see a partial file. A new file is readable by its
-    owner alone; an existing file keeps its permissions, so that a gateway of another user sees revoked keys."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # the file is new, or its group is one that we may not set
-                before = path.stat()
-                os.fchown(descriptor, before.st_uid, before.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import msgspec
 from slipstream_core.errors import AccessError, Forbidden, ModelNotFound, NotAuthenticated
 from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Refusal, Use
+from slipstream_core.tasks import cancel
 from slipstream_core.types import GenerationRequest
 
 from slipstream_gateway.access.arriving import ArrivingBodies
@@ -51,15 +53,9 @@ class Counts:
     """The counters of one gateway. Beyond `MOST_SERIES` keys, the remaining keys are counted together."""
 
     def __init__(self) -> None:
-        self.denied: dict[str, int] = {}
+        self.denied: Counter[str] = Counter()
         self.used: dict[str, KeyUse] = {}
-        self.decided: dict[str, int] = {}
-
-    def deny(self, cause: str) -> None:
-        self.denied[cause] = self.denied.get(cause, 0) + 1
-
-    def decide(self, by: str) -> None:
-        self.decided[by] = self.decided.get(by, 0) + 1
+        self.decided: Counter[str] = Counter()
 
     def use(self, key_id: str, *, tokens: int, nano_usd: int) -> None:
         name = key_id if key_id in self.used or len(self.used) < MOST_SERIES else OTHER
@@ -136,13 +132,9 @@ class KeyedAccess:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
         if self._limiter.shared is not None:
             await self._limiter.shared.aclose()
-        if self._limiter.usage is not None:
-            await self._limiter.usage.aclose()
 
     def authenticate(self, authorization: str | None) -> Principal:
         """The caller behind an `authorization` header. Raises `NotAuthenticated`, `Forbidden`, or `UpstreamUnavailable`
@@ -150,7 +142,7 @@ class KeyedAccess:
         try:
             return self._authenticate(authorization)
         except AccessError as exc:
-            self.counts.deny("forbidden" if isinstance(exc, Forbidden) else "unauthenticated")
+            self.counts.denied["forbidden" if isinstance(exc, Forbidden) else "unauthenticated"] += 1
             raise
 
     def arriving(self, principal: Principal) -> AbstractContextManager[None]:
@@ -161,7 +153,7 @@ class KeyedAccess:
         """Checks whether `principal` may send `request`. Raises `ModelNotFound` for a model that the caller may not
         use, whether it exists or not, and `Forbidden`."""
         if not principal.may_use(request.model):
-            self.counts.deny("forbidden")
+            self.counts.denied["forbidden"] += 1
             raise ModelNotFound(request.model)
         scopes = principal.scopes
         if not principal.may_demand(request.mode):
@@ -172,7 +164,7 @@ class KeyedAccess:
             raise self._forbid("x-slipstream-learn: off")
         for use in request.restricted:
             if use.parameter not in scopes.parameters:
-                self.counts.deny("forbidden")
+                self.counts.denied["forbidden"] += 1
                 raise not_permitted(use)
 
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
@@ -210,10 +202,10 @@ class KeyedAccess:
     async def shared_usage(self, principals: Sequence[Principal]) -> Sequence[InUse] | None:
         """The usage of each principal within the limits that all replicas share; None if they share none, or Redis is
         unreachable."""
-        shared, usage = self._limiter.shared, self._limiter.usage
-        if shared is None or not shared.connected or usage is None:
+        shared = self._limiter.shared
+        if shared is None:
             return None
-        return await usage.read([(principal.key_id, principal.limits) for principal in principals])
+        return await shared.usage([(principal.key_id, principal.limits) for principal in principals])
 
     def status(self) -> AccessStatus:
         shared = self._limiter.shared
@@ -245,14 +237,14 @@ class KeyedAccess:
     async def _take(self, key_id: str, limits: Limits, charge: Charge) -> Grant:
         verdict = await self._limiter.admit(key_id, limits, charge)
         if isinstance(verdict, Refusal):
-            self.counts.deny(verdict.limit)
+            self.counts.denied[verdict.limit] += 1
             raise limit_reached(verdict, charge)
         if not limits.is_open:
-            self.counts.decide("redis" if verdict.shared else "local")
+            self.counts.decided["redis" if verdict.shared else "local"] += 1
         return verdict
 
     def _forbid(self, what: str) -> Forbidden:
-        self.counts.deny("forbidden")
+        self.counts.denied["forbidden"] += 1
         return Forbidden(f"This key may not send '{what}'.")
 
     def _swap(self, ring: Keyring) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 from slipstream_core.errors import CommandError, NotAuthenticated, named_os_errors
-from slipstream_core.file_reading import FileThread, read_regular
+from slipstream_core.file_reading import read_regular
 
 from slipstream_gateway.access.key_text import MIN_PEPPER_BYTES, digest, id_of, pepper_id
 from slipstream_gateway.access.principal import Prices, Principal, compile_principal
@@ -98,14 +96,6 @@ def pepper_path(keys: Path, pepper: Path | None) -> Path:
     return pepper or keys.with_name(f"{keys.name}.pepper")
 
 
-def load_keyring(keys: Path, pepper: Path | None) -> Keyring:
-    """The keyring of the file `keys`. Raises `CommandError` with one line if the file or its pepper is bad or cannot be
-    read in time."""
-    at = pepper_path(keys, pepper)
-    with in_time(keys):
-        return FileThread().run(lambda: open_keyring(read_file(keys), name=str(keys), pepper=at, folder=keys.parent))
-
-
 def open_keyring(data: bytes, *, name: str, pepper: Path, folder: Path) -> Keyring:
     """The keyring of `data` under the pepper in a file. A relative path of an issuer's key file starts at `folder`.
     Raises `CommandError`."""
@@ -138,12 +128,3 @@ def read_file(path: Path) -> bytes:
     """The content as far as `parse_access` accepts it, plus one byte if it is too large. Raises `CommandError`."""
     with named_os_errors(f"{path}: cannot be read"):
         return read_regular(path, max_bytes=MAX_FILE_BYTES + 1)
-
-
-@contextlib.contextmanager
-def in_time(path: Path) -> Iterator[None]:
-    """Raises `CommandError` if the file system does not respond for `path` in time."""
-    try:
-        yield
-    except TimeoutError as exc:
-        raise CommandError(f"{path}: cannot be read: {exc.strerror}") from exc

@@ -30,6 +30,10 @@ class SharedLimits(Protocol):
         """Frees the places and corrects the charge. Never waits, never raises."""
         ...
 
+    async def usage(self, callers: Sequence[tuple[str, Limits]]) -> Sequence[InUse] | None:
+        """The usage per caller, in their order, for display; None if Redis is unreachable."""
+        ...
+
     async def run(self) -> None:
         """Renews the held places, until cancelled."""
         ...
@@ -37,26 +41,12 @@ class SharedLimits(Protocol):
     async def aclose(self) -> None: ...
 
 
-class SharedUsage(Protocol):
-    """The usage of the shared limits."""
-
-    async def read(self, callers: Sequence[tuple[str, Limits]]) -> Sequence[InUse] | None:
-        """The usage per caller, in their order; None if Redis did not respond within a deadline."""
-        ...
-
-    async def aclose(self) -> None: ...
-
-
 class Limiter:
-    """Uses `shared` first, then the local limits. A grant is settled where it was made. `usage` reads callers' usage of
-    the shared limits, for display."""
+    """Uses `shared` first, then the local limits. A grant is settled where it was made."""
 
-    def __init__(
-        self, local: LocalLimits, shared: SharedLimits | None = None, usage: SharedUsage | None = None
-    ) -> None:
+    def __init__(self, local: LocalLimits, shared: SharedLimits | None = None) -> None:
         self.local = local
         self.shared = shared
-        self.usage = usage
 
     async def admit(self, key_id: str, limits: Limits, charge: Charge) -> Grant | Refusal:
         if limits.is_open:

@@ -8,7 +8,6 @@ from itertools import count
 
 from slipstream_core.rate_limits import (
     DAY_S,
-    NANO_PER_USD,
     US_PER_MINUTE,
     US_PER_S,
     Charge,
@@ -21,6 +20,7 @@ from slipstream_core.rate_limits import (
     Use,
     interval_us,
     refund_us,
+    room,
     used,
 )
 
@@ -42,8 +42,7 @@ class _State:
 
 class LocalLimits:
     """Grants each caller its limits divided by `parts`, the number of processes of a gateway. The processes do not
-    communicate, so the division keeps their sum within the limit. A small limit is not divided below one concurrent
-    request and one request per minute per process.
+    communicate, so the division keeps their sum within the limit, unless it is a small one (`Limits.divided`).
 
     A caller is dropped from memory once it has no request in flight, its rates have recovered and it has spent nothing
     today.
@@ -68,11 +67,12 @@ class LocalLimits:
         state = self._states.get(key_id)
         if state is None:
             state = self._new_state(key_id)
-        now_us, charge = self._clock_us(), self._fitted(charge, limits)
-        refusal = self._refusal(state, limits, charge, now_us)
-        if refusal is not None:
-            return refusal
-        return self._take(state, limits, charge, now_us)
+        now_us, limits = self._clock_us(), limits.divided(self._parts)
+        charge = charge.fitted(limits)
+        refused = self._refusal(state, limits, charge, now_us)
+        if refused is None:
+            return self._take(state, limits, charge, now_us)
+        return Refusal(*refused, *_rooms(state, limits, now_us))
 
     def settle(self, use: Use) -> None:
         """Frees the places, and corrects the charge to what was used."""
@@ -80,9 +80,9 @@ class LocalLimits:
         if state is None:
             return
         state.in_flight = max(state.in_flight - use.charged.places, 0)
-        limits, grant, now_us = use.limits, use.grant, self._clock_us()
+        limits, grant, now_us = use.limits.divided(self._parts), use.grant, self._clock_us()
         if limits.tokens_per_minute is not None:
-            more_us = (use.taken.tokens - use.charged.tokens) * interval_us(self._share(limits.tokens_per_minute))
+            more_us = (use.taken.tokens - use.charged.tokens) * interval_us(limits.tokens_per_minute)
             if more_us > 0:
                 state.tokens_us = max(state.tokens_us, now_us) + more_us
             else:
@@ -98,38 +98,37 @@ class LocalLimits:
         if state is None:
             return InUse()
         self._turn(state)
-        now_us = self._clock_us()
+        now_us, limits = self._clock_us(), limits.divided(self._parts)
         return InUse(
-            self._used(limits.requests_per_minute, state.requests_us, now_us),
-            self._used(limits.tokens_per_minute, state.tokens_us, now_us),
+            used(limits.requests_per_minute, state.requests_us - now_us),
+            used(limits.tokens_per_minute, state.tokens_us - now_us),
             state.in_flight,
             state.nano_usd,
         )
 
-    def _refusal(self, state: _State, limits: Limits, charge: Charge, now_us: float) -> Refusal | None:
-        if limits.concurrent is not None:
-            most = self._share(limits.concurrent)
-            if state.in_flight + charge.places > most:
-                retry_after_s = 1.0 if charge.places <= most else None
-                return self._refuse(LimitName.CONCURRENT, retry_after_s, state, limits, now_us)
-        if limits.usd_per_day is not None:
+    def _refusal(
+        self, state: _State, limits: Limits, charge: Charge, now_us: float
+    ) -> tuple[LimitName, float | None] | None:
+        """The limit that refuses `charge`, and the time until it may be retried. None: it is granted."""
+        most, budget = limits.concurrent, limits.nano_usd_per_day
+        if most is not None and state.in_flight + charge.places > most:
+            return LimitName.CONCURRENT, 1.0 if charge.places <= most else None
+        if budget is not None:
             self._turn(state)
-            budget = self._budget(limits.usd_per_day)
             if state.nano_usd + charge.nano_usd > budget:
-                tomorrow_s = DAY_S - self._wall_s() % DAY_S if charge.nano_usd <= budget else None
-                return self._refuse(LimitName.BUDGET, tomorrow_s, state, limits, now_us)
+                return LimitName.BUDGET, DAY_S - self._wall_s() % DAY_S if charge.nano_usd <= budget else None
         for name, per_minute, until_us, amount in (
             (LimitName.REQUESTS, limits.requests_per_minute, state.requests_us, 1),
             (LimitName.TOKENS, limits.tokens_per_minute, state.tokens_us, charge.tokens),
         ):
             if per_minute is None:
                 continue
-            step_us = interval_us(self._share(per_minute))
-            if amount * step_us > US_PER_MINUTE + 1:
-                return self._refuse(name, None, state, limits, now_us)
-            wait_us = max(until_us, now_us) + amount * step_us - now_us - US_PER_MINUTE
+            taken_us = amount * interval_us(per_minute)
+            if taken_us > US_PER_MINUTE + 1:
+                return name, None
+            wait_us = max(until_us, now_us) + taken_us - now_us - US_PER_MINUTE
             if wait_us > 1:
-                return self._refuse(name, wait_us / US_PER_S, state, limits, now_us)
+                return name, wait_us / US_PER_S
         return None
 
     def _take(self, state: _State, limits: Limits, charge: Charge, now_us: float) -> Grant:
@@ -137,46 +136,19 @@ class LocalLimits:
         state.in_flight += charge.places
         state.nano_usd += charge.nano_usd
         if limits.requests_per_minute is not None:
-            step_us = interval_us(self._share(limits.requests_per_minute))
-            state.requests_us = max(state.requests_us, now_us) + step_us
+            state.requests_us = max(state.requests_us, now_us) + interval_us(limits.requests_per_minute)
         if limits.tokens_per_minute is not None:
-            step_us = interval_us(self._share(limits.tokens_per_minute))
-            state.tokens_us = max(state.tokens_us, now_us) + charge.tokens * step_us
+            taken_us = charge.tokens * interval_us(limits.tokens_per_minute)
+            state.tokens_us = max(state.tokens_us, now_us) + taken_us
+        requests, tokens = _rooms(state, limits, now_us)
         return Grant(
             lease=str(next(self._leases)),
-            requests=self._room(limits.requests_per_minute, state.requests_us, now_us),
-            tokens=self._room(limits.tokens_per_minute, state.tokens_us, now_us),
+            requests=requests,
+            tokens=tokens,
             tokens_until_us=int(state.tokens_us),
             day=state.day,
             charged=charge,
         )
-
-    def _refuse(
-        self, name: LimitName, retry_after_s: float | None, state: _State, limits: Limits, now_us: float
-    ) -> Refusal:
-        return Refusal(
-            name,
-            retry_after_s,
-            self._room(limits.requests_per_minute, state.requests_us, now_us),
-            self._room(limits.tokens_per_minute, state.tokens_us, now_us),
-        )
-
-    def _room(self, per_minute: int | None, until_us: float, now_us: float) -> Room | None:
-        return None if per_minute is None else room(self._share(per_minute), until_us, now_us)
-
-    def _used(self, per_minute: int | None, until_us: float, now_us: float) -> float:
-        return used(None if per_minute is None else self._share(per_minute), until_us - now_us)
-
-    def _fitted(self, charge: Charge, limits: Limits) -> Charge:
-        tokens, usd = limits.tokens_per_minute, limits.usd_per_day
-        most_tokens = None if tokens is None else self._share(tokens)
-        return charge.fitted(most_tokens, None if usd is None else self._budget(usd))
-
-    def _budget(self, usd_per_day: float) -> float:
-        return usd_per_day * NANO_PER_USD / self._parts
-
-    def _share(self, limit: int) -> int:
-        return limit if self._parts == 1 else max(1, limit // self._parts)
 
     def _turn(self, state: _State) -> None:
         """Resets the budget on a new day."""
@@ -202,7 +174,9 @@ class LocalLimits:
                 del self._states[key_id]
 
 
-def room(limit: int, until_us: float, now_us: float) -> Room:
-    """The state of a rate of `limit` per minute that is used up to `until_us`."""
-    ahead_us = max(until_us - now_us, 0.0)
-    return Room(limit, max(0, int((US_PER_MINUTE - ahead_us) / interval_us(limit) + 1e-6)), ahead_us / US_PER_S)
+def _rooms(state: _State, limits: Limits, now_us: float) -> tuple[Room | None, Room | None]:
+    """The rates of requests and of tokens."""
+    return (
+        room(limits.requests_per_minute, state.requests_us - now_us),
+        room(limits.tokens_per_minute, state.tokens_us - now_us),
+    )

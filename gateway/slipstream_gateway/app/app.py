@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 
 from slipstream_core.observation import Draws
 from slipstream_core.settings import GatewaySettings
+from slipstream_core.tasks import beside
 from starlette.applications import Starlette
 
 from slipstream_gateway.access import KeyedAccess
@@ -64,7 +65,7 @@ async def _running(services: Services) -> AsyncIterator[None]:
         await stack.enter_async_context(services.audit.running())
         await stack.enter_async_context(services.source)
         await stack.enter_async_context(running(services.access))
-        await stack.enter_async_context(_beside(services.tls.watch(services.fleet.reconnect)))
+        await stack.enter_async_context(beside(services.tls.watch(services.fleet.reconnect)))
         await stack.enter_async_context(_sharing(services.store, services.outcomes))
         if services.capture is not None:
             await stack.enter_async_context(services.capture.running())
@@ -76,25 +77,12 @@ async def _running(services: Services) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """Runs `work` while the context is open."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
 async def _sharing(store: OutcomeStore, outcomes: Outcomes) -> AsyncIterator[None]:
     """Exchanges outcomes with other gateways while the context is open. On exit the remaining ones are written."""
-    task = asyncio.create_task(store.run(outcomes.apply))
     try:
-        yield
+        async with beside(store.run(outcomes.apply)):
+            yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         await store.aclose()
 
 
@@ -115,7 +103,6 @@ def observe(services: Services) -> None:
         telemetry.meter,
         replicas=services.conformance.replicas,
         checks=services.conformance.counts,
-        evidence=services.parity.evidence,
     )
     observe_overload(
         telemetry.meter,

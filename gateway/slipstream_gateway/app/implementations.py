@@ -16,7 +16,7 @@ from slipstream_core.manifest.dialects import DIALECTS
 from slipstream_core.manifest.kill_file import KillFile, kills_beside
 from slipstream_core.settings import GatewaySettings
 
-from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits, SharedLimits, SharedUsage
+from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits, SharedLimits
 from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl
 from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model
 from slipstream_gateway.fleet.fleet import ConfigurationSource, Fleet
@@ -81,7 +81,7 @@ def build_access(settings: GatewaySettings, audit: Audit) -> AccessControl:
     )
     return KeyedAccess(
         keys,
-        Limiter(LocalLimits(parts=settings.workers), *_shared(settings)),
+        Limiter(LocalLimits(parts=settings.workers), _shared(settings)),
         most_arriving=settings.limits.max_in_flight,
         clock=time.time,
         on_reload=lambda number: audit.event("keys", who="file", keys=number),
@@ -93,14 +93,13 @@ def running(access: AccessControl) -> AbstractAsyncContextManager[object]:
     return access if isinstance(access, KeyedAccess) else nullcontext()
 
 
-def _shared(settings: GatewaySettings) -> tuple[SharedLimits | None, SharedUsage | None]:
+def _shared(settings: GatewaySettings) -> SharedLimits | None:
     """Redis' client is imported only if it is used."""
     if settings.redis_url is None:
-        return None, None
-    from slipstream_core.redis.limit_usage import RedisUsage
+        return None
     from slipstream_core.redis.redis_limits import RedisLimits
 
-    return RedisLimits(settings.redis_url), RedisUsage(settings.redis_url)
+    return RedisLimits(settings.redis_url)
 
 
 def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None = None) -> Upstream:

@@ -92,15 +92,10 @@ class KeptCall:
         if is_new and not self._capturing.is_kept(call, decision, served, draw=self._draw):
             return None
         return KeptAnswer(
-            copy=copy,
-            size_bytes=len(call.request.raw) + size_bytes,
-            request=call.request,
-            pair=call.pair,
-            target=served.route.pair.spec.target,
+            call=call,
             decision=decision,
-            usage=call.usage,
-            fingerprint=call.fingerprint,
-            request_id=call.context.request_id,
-            key_id=call.context.caller.key_id,
+            copy=copy,
+            target=served.route.pair.spec.target,
+            size_bytes=len(call.request.raw) + size_bytes,
             time_s=time.time(),
         )

@@ -13,14 +13,14 @@ import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from typing import NamedTuple
 
 import msgspec
 from slipstream_core import logs
 from slipstream_core.manifest.capture import Capture
+from slipstream_core.tasks import beside
 
 from slipstream_gateway.capture.copies import KeptAnswer
-from slipstream_gateway.capture.frames import STARTED, Configured, Result, decode_report, encode_frame
+from slipstream_gateway.capture.frames import STARTED, CaptureCount, Configured, Result, decode_report, encode_frame
 
 MAX_BUFFERED_BYTES = 16 * 1024 * 1024
 PIPE_BYTES = 1024 * 1024
@@ -31,14 +31,6 @@ KILL_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LASTING_S = 60.0  # a writer that has run this long was no failed start
 _log = logging.getLogger(__name__)
-
-
-class CaptureCount(NamedTuple):
-    """The number of a pair's answers that were drawn for capture and had this result so far."""
-
-    pair: str
-    result: Result
-    answers: int
 
 
 class CaptureChannel:
@@ -122,18 +114,15 @@ class CaptureChannel:
 
     def counts(self) -> list[CaptureCount]:
         """The counts so far. May be called from any thread."""
-        return [CaptureCount(pair, result, count) for (pair, result), count in list(self._counts.items())]
+        counts = list(self._counts.items())
+        return [CaptureCount(pair=pair, result=result, answers=answers) for (pair, result), answers in counts]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Keeps a writer running. At the end it has `CLOSE_S` to write its rows, and `START_S` before that if it still
         starts: it compiles its rules at the first start."""
-        task = asyncio.create_task(self._keep_running())
-        try:
+        async with beside(self._keep_running()):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _keep_running(self) -> None:
         pause_s, loop = _FIRST_PAUSE_S, asyncio.get_running_loop()
@@ -197,8 +186,8 @@ class CaptureChannel:
                 report = decode_report(line)
             except msgspec.DecodeError:
                 continue
-            self._counts[report.pair, report.result] += report.count
-            self._sent[report.pair] -= report.count
+            self._counts[report.pair, report.result] += report.answers
+            self._sent[report.pair] -= report.answers
 
     async def _close(self, process: asyncio.subprocess.Process, pipe: asyncio.WriteTransport) -> None:
         """End a writer, and count the answers of which it has not reported."""

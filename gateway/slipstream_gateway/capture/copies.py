@@ -13,7 +13,7 @@ from slipstream_core.types import Decision, Endpoint, GenerationRequest
 
 from slipstream_gateway.capture.frames import Captured
 from slipstream_gateway.request.answer_copy import AnswerCopy
-from slipstream_gateway.upstreams.base import Usage
+from slipstream_gateway.request.call import Call
 
 _data_of, _ids_of, _prompt_ids_of = attrgetter("data"), attrgetter("token_ids"), attrgetter("prompt_token_ids")
 
@@ -44,32 +44,32 @@ def captures_of(table: RoutingTable) -> dict[str, Capture]:
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A whole answer from one server, with what its frame is made of. The channel makes the frames of several answers
-    at once, which costs each of them less. `size_bytes` is the size of the request's body and of the answer."""
+    """A whole answer from one server: the `call` that ended with it at `time_s`, its decision and its copy. The channel
+    makes the frames of several answers at once, which costs each of them less. `size_bytes` is the size of the
+    request's body and of the answer."""
 
-    copy: AnswerCopy
-    size_bytes: int
-    request: GenerationRequest
-    pair: str
-    target: Target | None
+    call: Call
     decision: Decision
-    usage: Usage
-    fingerprint: str
-    request_id: str
-    key_id: str
+    copy: AnswerCopy
+    target: Target | None
+    size_bytes: int
     time_s: float
+
+    @property
+    def pair(self) -> str:
+        return self.call.pair
 
     def captured(self) -> Captured:
         """The content of its frame."""
-        pieces, request, target = self.copy.pieces, self.request, self.target
-        decision, usage = self.decision, self.usage
+        call, pieces, target, decision = self.call, self.copy.pieces, self.target, self.decision
+        request, usage = call.request, call.usage
         return Captured(
-            pair=self.pair,
+            pair=call.pair,
             model=request.model,
             target="" if target is None else "@".join(filter(None, (target.source, target.revision))),
-            fingerprint=self.fingerprint,
-            request_id=self.request_id,
-            key=self.key_id,
+            fingerprint=call.fingerprint,
+            request_id=call.context.request_id,
+            key=call.context.caller.key_id,
             time_s=self.time_s,
             request_class=decision.request_class,
             arm=decision.arm,

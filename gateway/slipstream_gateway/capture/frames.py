@@ -81,18 +81,19 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
     rejected_at: tuple[int, ...]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The writer's news of `count` answers of a pair."""
+class CaptureCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of a pair's answers that were drawn for capture and had this result: in a report of the writer, or all
+    so far."""
 
     pair: str
     result: Result
-    count: int
+    answers: int
 
 
 Frame = Configured | Captured
 _encoder = msgspec.msgpack.Encoder()
 _decode = msgspec.msgpack.Decoder(Frame).decode
-decode_report = msgspec.json.Decoder(Report).decode
+decode_report = msgspec.json.Decoder(CaptureCount).decode
 
 
 def encode_frame(frame: Frame) -> tuple[bytes, bytes]:

@@ -17,6 +17,7 @@ import re
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -25,11 +26,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from slipstream_core.errors import CommandError
+from slipstream_core.file_changes import replace_file
 
 _S3 = "s3://"
 _AUDIT, _DATE = "_audit", "date="
 _PATH = re.compile(r"(?P<pair>[^/]+)/date=(?P<date>[\d-]{10})/[0-9a-f]+-(?P<days>\d{1,4})d\.parquet")
-_LEFTOVER = re.compile(r"\.(?:[0-9a-f]{32}-\d{1,4}d\.parquet|\d{8}T\d{6}Z-[0-9a-f]{8}\.json)")
+_LEFTOVER = re.compile(r"\.(?:[0-9a-f]{32}-\d{1,4}d\.parquet|\d{8}T\d{6}Z-[0-9a-f]{8}\.json)(?:\.\d+)?")
 _PAIR = re.compile(r"(?:[a-z0-9-]+[/.])?[a-z0-9-]+")
 _CONNECT_TIMEOUT_S, _REQUEST_TIMEOUT_S = 5.0, 30.0
 _OPTIONS = frozenset({"endpoint_override", "region", "scheme"})
@@ -134,15 +136,7 @@ class CaptureStore:
                 sink.write(data)  # S3 stores the object when the stream is closed
             return
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        hidden = posixpath.join(folder, f".{name}")
-        try:
-            with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(data)
-            os.rename(hidden, posixpath.join(folder, name))
-        except OSError:
-            with suppress(OSError):
-                os.unlink(hidden)
-            raise
+        replace_file(Path(folder, name), data, is_private=True)
 
     def _days(self, pair: str | None) -> list[str]:
         """The folders of days, of one pair or of all pairs. Other folders below the root are never read."""

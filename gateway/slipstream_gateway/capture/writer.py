@@ -25,7 +25,7 @@ from slipstream_core import logs
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest.capture import Capture
 
-from slipstream_gateway.capture.frames import STARTED, Captured, Configured, Frame, FrameReader, Report, Result
+from slipstream_gateway.capture.frames import STARTED, CaptureCount, Captured, Configured, Frame, FrameReader, Result
 from slipstream_gateway.capture.key_use import KeyUse
 from slipstream_gateway.capture.redaction.services import service_keys
 from slipstream_gateway.capture.rows import Redactors, Row, row_of, table_of
@@ -78,7 +78,7 @@ class Writer:
     def __init__(
         self,
         store: CaptureStore,
-        report: Callable[[Report], None],
+        report: Callable[[CaptureCount], None],
         *,
         clock_s: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
@@ -204,7 +204,7 @@ class Writer:
         self._failing = True
 
     def _tell(self, pair: str, result: Result, count: int) -> None:
-        self._report(Report(pair=pair, result=result, count=count))
+        self._report(CaptureCount(pair=pair, result=result, answers=count))
 
 
 def _storable(rows: list[Row]) -> list[Row]:
@@ -234,7 +234,7 @@ def run(writer: Writer, descriptor: int) -> None:
     writer.close()
 
 
-def print_report(report: Report) -> None:
+def print_report(report: CaptureCount) -> None:
     with suppress(OSError):  # the gateway is gone, and what it has sent is still to be written
         os.write(1, msgspec.json.encode(report) + b"\n")
 

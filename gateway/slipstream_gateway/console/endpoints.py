@@ -13,6 +13,7 @@ import msgspec
 from slipstream_core.errors import InvalidRequest, SlipstreamError
 from slipstream_core.hosts import is_address, without_port
 from slipstream_core.manifest.kill_switch import MAX_PERSON_CHARS, KillEvent, KillSwitch, NotSwitchable, Who, Why
+from slipstream_core.tasks import cancel
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -133,9 +134,7 @@ class EventsEndpoint:
         except asyncio.CancelledError:
             pass  # the server stops without waiting any longer; this stream ends like the others
         finally:
-            for task in ends:
-                task.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
+            await cancel(*ends)
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(1.0):
                 await send({"type": "http.response.body", "body": b""})

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 
 from slipstream_core.errors import for_log
+from slipstream_core.tasks import cancel
 
 from slipstream_gateway.fleet.snapshot import Snapshot
 from slipstream_gateway.upstreams.pool import Replica
@@ -62,9 +63,7 @@ class DraftStops:
 
     async def aclose(self) -> None:
         """Cancels the pending commands."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
 
     def _start(self, pair: str, replicas: Sequence[Replica], snapshots: Sequence[Snapshot]) -> None:
         for snapshot in snapshots:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from slipstream_core.errors import SlipstreamError, UpstreamError, for_log
 from slipstream_core.manifest.adapters import adapters_of
+from slipstream_core.tasks import beside
 
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import Snapshot
@@ -38,12 +39,8 @@ class LoadedModels:
     async def running(self) -> AsyncIterator[None]:
         """Reads the models once on entry, and from then on until the context is left."""
         await self._read_all()
-        task = asyncio.create_task(self._run())
-        try:
+        async with beside(self._run()):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:

@@ -13,7 +13,6 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
 from slipstream_core.errors import (
     BreaksServers,
     Incomparable,
@@ -25,6 +24,7 @@ from slipstream_core.errors import (
 )
 from slipstream_core.manifest.dialects import DIALECTS, Dialect
 from slipstream_core.manifest.table import Backend
+from slipstream_core.tasks import beside
 
 from slipstream_gateway.lossless.answers import WholeAnswer, first_difference, read_answer
 from slipstream_gateway.lossless.findings import (
@@ -38,15 +38,15 @@ from slipstream_gateway.lossless.findings import (
     judge_greedy,
     judge_sampled,
 )
-from slipstream_gateway.lossless.probes import Probe, greedy_probes, openai_alone, sampled_probes
+from slipstream_gateway.lossless.probes import Probe, greedy_probes, sampled_probes
+from slipstream_gateway.lossless.token_scores import TokenScore, scores_of
 from slipstream_gateway.request.query_of_death import QueriesOfDeath
-from slipstream_gateway.upstreams.base import Job, TokenScore
+from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.pool import Replica
 
 AT_ONCE = 4
 """Maximum number of concurrent probes: a server completes a check in a few batches and has capacity left for
 requests."""
-Form = Callable[[Probe], Probe]
 _T = TypeVar("_T")
 
 
@@ -106,38 +106,35 @@ class Check:
 
     async def _greedy(self) -> list[Finding]:
         try:
-            pairs = await self._greedy_pairs(_as_it_is)
+            pairs = await self._greedy_pairs()
         except RequestError:  # the server may refuse fields beyond OpenAI's; texts can be compared without them
-            pairs = await self._greedy_pairs(openai_alone)
+            pairs = await self._greedy_pairs(openai_alone=True)
         findings = [judge_greedy(pairs, counted=self._counted), judge_draft_length(pairs)]
         if (field := self._dialect.counts) is not None:
             findings.append(judge_dialect(pairs, dialect=self._speculative.backend.dialect, field=field))
         return findings
 
-    async def _greedy_pairs(self, form: Form) -> list[GreedyPair]:
-        probes = [form(probe) for probe in greedy_probes(self._plain.backend.model)]
-        async with self._sampled_neighbour(form):
+    async def _greedy_pairs(self, *, openai_alone: bool = False) -> list[GreedyPair]:
+        probes = greedy_probes(self._plain.backend.model, openai_alone=openai_alone)
+        async with self._sampled_neighbour(openai_alone=openai_alone):
             return await self._each(probes, self._greedy_pair)
 
     @contextlib.asynccontextmanager
-    async def _sampled_neighbour(self, form: Form) -> AsyncIterator[None]:
+    async def _sampled_neighbour(self, *, openai_alone: bool) -> AsyncIterator[None]:
         """Sampled requests that draft beside the greedy ones, as in traffic. Raises any error of theirs.
 
         An engine may verify a purely greedy batch with another kernel than a mixed one: vLLM 0.32 on CPUs returns wrong
         answers to greedy requests that draft beside a sampled one, and to no others.
         """
-        task = asyncio.create_task(self._keep_sampling(form))
-        try:
+        async with beside(self._keep_sampling(openai_alone=openai_alone)) as task:
             yield
             if task.done():
                 task.result()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
-    async def _keep_sampling(self, form: Form) -> None:
-        for probe in itertools.cycle(sampled_probes(self._plain.backend.model, seed=self._seed)):
-            await self._ask(self._speculative, form(probe))
+    async def _keep_sampling(self, *, openai_alone: bool) -> None:
+        model = self._plain.backend.model
+        for probe in itertools.cycle(sampled_probes(model, seed=self._seed, openai_alone=openai_alone)):
+            await self._ask(self._speculative, probe)
 
     async def _greedy_pair(self, probe: Probe) -> GreedyPair:
         speculative, plain = await self._ask(self._speculative, probe), await self._ask(self._plain, probe)
@@ -161,7 +158,7 @@ class Check:
         async def scored(side: Side, probe: Probe) -> tuple[TokenScore, ...]:
             nonlocal drafted
             probed = await self._ask(side, probe)
-            drafted += probed.drafted if side is self._speculative else 0
+            drafted += probed.usage.drafted if side is self._speculative else 0
             return await self._score(probe, probed.answer)
 
         model = self._plain.backend.model
@@ -191,10 +188,9 @@ class Check:
 
     async def _ask(self, side: Side, probe: Probe) -> ProbeAnswer:
         """Raises `BreaksServers` in place of sending a probe that broke servers."""
-        model, request = side.backend.model, probe.request
         job = Job(
-            request=msgspec.structs.replace(request, model=model, raw=_named(request.raw, model)),
-            model=model,
+            request=probe.request,
+            model=side.backend.model,
             draft_length=side.draft_length,
             request_id="conformance",
             token_ids=probe.has_ids,
@@ -202,7 +198,7 @@ class Check:
         with self._running(probe, side.replica):
             completion = await side.replica.upstream.complete(job)
         if side.draft_length:  # a plain answer does not clear a draft that breaks servers
-            self._deaths.answered(self._pair, request)
+            self._deaths.answered(self._pair, probe.request)
         return ProbeAnswer(await read_answer([completion.body], stream=False), completion.usage)
 
     async def _score(self, probe: Probe, answer: WholeAnswer, *, tokens: int | None = None) -> tuple[TokenScore, ...]:
@@ -213,8 +209,11 @@ class Check:
         if not answer.prompt_token_ids:
             raise Incomparable("the server returns no token ids")
         with self._running(probe, plain.replica):
-            return await plain.replica.upstream.score(
-                answer.prompt_token_ids, answer.token_ids[:tokens], model=plain.backend.model
+            return await scores_of(
+                plain.replica.upstream,
+                answer.prompt_token_ids,
+                answer.token_ids[:tokens],
+                model=plain.backend.model,
             )
 
     @contextlib.contextmanager
@@ -230,16 +229,7 @@ class Check:
             raise
 
 
-def _as_it_is(probe: Probe) -> Probe:
-    return probe
-
-
 def _hint(refusal: SlipstreamError) -> str:
     if isinstance(refusal, UpstreamRejected) and refusal.status in (401, 403):
         return " A check is sent without a client's key: set a key in apiKeyEnv."
     return ""
-
-
-def _named(raw: bytes, model: str) -> bytes:
-    """The body `raw` with the server's model name `model`."""
-    return msgspec.json.encode({**msgspec.json.decode(raw), "model": model})

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 from slipstream_core.settings import ConformanceSettings
@@ -63,7 +64,7 @@ class Conformance:
         self._settings = settings
         self._servers: dict[Replica, ServerChecks] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._counts: dict[tuple[str, Subject, Result], int] = {}
+        self._counts: Counter[tuple[str, Subject, Result]] = Counter()
         self._running = False
         if settings.enabled:
             fleet.on_swap(self._swapped)
@@ -91,7 +92,14 @@ class Conformance:
 
     def replicas(self) -> list[ReplicaConformance]:
         """The state of each server. Thread-safe."""
-        return list(self._replicas())
+        if not self._servers:  # also before there is a table
+            return []
+        return [
+            _state_of(served.route.key, index, replica, server)
+            for served in self._fleet.current.routes.values()
+            for index, replica in enumerate(served.speculative.replicas if served.speculative is not None else ())
+            if (server := self._servers.get(replica)) is not None
+        ]
 
     def distrust(self, pair: str, capability: Capability, detail: str) -> None:
         """Withdraws `capability` from every server of the speculative arm of `pair`, because their answers in traffic
@@ -136,20 +144,7 @@ class Conformance:
             cancelled.add_done_callback(self._ending.discard)
 
     def _count(self, pairs: Sequence[str], findings: Sequence[Finding]) -> None:
-        for pair in pairs:
-            for finding in findings:
-                key = (pair, finding.subject, finding.result)
-                self._counts[key] = self._counts.get(key, 0) + 1
-
-    def _replicas(self) -> Iterator[ReplicaConformance]:
-        if not self._servers:  # also before there is a table
-            return
-        for served in self._fleet.current.routes.values():
-            pair, pool = served.route.key, served.speculative
-            for index, replica in enumerate(pool.replicas if pool is not None else ()):
-                server = self._servers.get(replica)
-                if server is not None:
-                    yield _state_of(pair, index, replica, server)
+        self._counts.update((pair, finding.subject, finding.result) for pair in pairs for finding in findings)
 
 
 def _state_of(pair: str, index: int, replica: Replica, server: ServerChecks) -> ReplicaConformance:

@@ -12,7 +12,8 @@ import msgspec
 from slipstream_gateway.lossless.answers import WholeAnswer, first_difference
 from slipstream_gateway.lossless.probes import COPYING, SAMPLING
 from slipstream_gateway.lossless.score import evidence_of, factors_of
-from slipstream_gateway.upstreams.base import TokenScore, Usage
+from slipstream_gateway.lossless.token_scores import TokenScore
+from slipstream_gateway.upstreams.base import Usage
 
 TIE_NATS = 0.25
 """Two tokens with closer log-probabilities may change places between batches of different shapes, at 16 bits."""
@@ -42,7 +43,7 @@ class Result(StrEnum):
     NO_DATA = "no_data"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(msgspec.Struct, frozen=True):
     """`detail` is one sentence without text of answers. `evidence` in nats, if there was a test."""
 
     subject: Subject
@@ -50,20 +51,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     evidence: float | None = None
 
-    @classmethod
-    def of(cls, subject: Subject, result: Result, detail: str, evidence: float | None = None) -> Finding:
-        return cls(subject=subject, result=result, detail=detail, evidence=evidence)
-
 
 class ProbeAnswer(NamedTuple):
     """A server's answer to one probe, and its cost as the server reports it."""
 
     answer: WholeAnswer
     usage: Usage
-
-    @property
-    def drafted(self) -> int:
-        return self.usage.drafted
 
 
 class GreedyPair(NamedTuple):
@@ -80,15 +73,15 @@ def judge_greedy(pairs: Sequence[GreedyPair], *, counted: bool) -> Finding:
     its drafts, and answers without any give no evidence on speculation."""
     subject = Subject.GREEDY_SPECULATION
     if not pairs or not any(pair.plain.answer.text for pair in pairs):
-        return Finding.of(subject, Result.NO_DATA, "no probe was answered")
+        return Finding(subject, Result.NO_DATA, "no probe was answered")
     differing = [pair for pair in pairs if first_difference(pair.speculative.answer, pair.plain.answer) is not None]
     broken = [pair for pair in differing if pair.tie is None or pair.tie > TIE_NATS]
-    if not broken and counted and not any(pair.speculative.drafted for pair in pairs):
-        return Finding.of(subject, Result.NO_DATA, _UNDRAFTED)
+    if not broken and counted and not any(pair.speculative.usage.drafted for pair in pairs):
+        return Finding(subject, Result.NO_DATA, _UNDRAFTED)
     if not broken:
         ties = f", {len(differing)} of them up to ties" if differing else ""
-        return Finding.of(subject, Result.PASS, f"{len(pairs)} greedy answers are equal{ties}")
-    return Finding.of(subject, Result.FAIL, f"{len(broken)} of {len(pairs)} greedy answers differ from the plain ones")
+        return Finding(subject, Result.PASS, f"{len(pairs)} greedy answers are equal{ties}")
+    return Finding(subject, Result.FAIL, f"{len(broken)} of {len(pairs)} greedy answers differ from the plain ones")
 
 
 def judge_sampled(
@@ -98,12 +91,12 @@ def judge_sampled(
     answers. `drafted` are the draft tokens of the speculative ones; None: the server does not count them."""
     subject = Subject.SAMPLED_SPECULATION
     if not any(speculative) or not any(plain):
-        return Finding.of(subject, Result.NO_DATA, "no sampled answer could be scored")
+        return Finding(subject, Result.NO_DATA, "no sampled answer could be scored")
     evidence, reference = (
         evidence_of([factors_of(scores, SAMPLING) for scores in answers]) for answers in (speculative, plain)
     )
     if reference >= UNCALIBRATED:
-        return Finding.of(
+        return Finding(
             subject,
             Result.NO_DATA,
             f"plain answers are unlikely under their own server's scores (evidence {reference:.1f})",
@@ -111,12 +104,12 @@ def judge_sampled(
         )
     means = f"mean log-probability {_mean(speculative):.2f} per token, plain {_mean(plain):.2f}"
     if evidence >= PROOF:
-        return Finding.of(
+        return Finding(
             subject, Result.FAIL, f"sampled answers are not the target's: {means}, evidence {evidence:.1f}", evidence
         )
     if drafted == 0:
-        return Finding.of(subject, Result.NO_DATA, _UNDRAFTED, evidence)
-    return Finding.of(
+        return Finding(subject, Result.NO_DATA, _UNDRAFTED, evidence)
+    return Finding(
         subject, Result.PASS, f"{len(speculative)} sampled answers are likely under the target: {means}", evidence
     )
 
@@ -125,17 +118,17 @@ def judge_draft_length(pairs: Sequence[GreedyPair]) -> Finding:
     """Whether the first prompt, which asks for a copy, was drafted and no plain answer was, by the server's own
     counts."""
     subject = Subject.DRAFT_LENGTH
-    plain = sum(pair.plain.drafted for pair in pairs)
-    speculative = sum(pair.speculative.drafted for pair in pairs)
+    plain = sum(pair.plain.usage.drafted for pair in pairs)
+    speculative = sum(pair.speculative.usage.drafted for pair in pairs)
     if plain:
-        return Finding.of(subject, Result.FAIL, f"{plain} tokens were drafted for answers with draft length 0")
+        return Finding(subject, Result.FAIL, f"{plain} tokens were drafted for answers with draft length 0")
     if not speculative:
-        return Finding.of(subject, Result.NO_DATA, "the server counted no draft token")
-    if not pairs[0].speculative.drafted:
-        return Finding.of(
+        return Finding(subject, Result.NO_DATA, "the server counted no draft token")
+    if not pairs[0].speculative.usage.drafted:
+        return Finding(
             subject, Result.FAIL, f"no token was drafted for a repetitive prompt of {len(COPYING)} characters"
         )
-    return Finding.of(subject, Result.PASS, f"{speculative} tokens drafted, 0 at draft length 0")
+    return Finding(subject, Result.PASS, f"{speculative} tokens drafted, 0 at draft length 0")
 
 
 def judge_dialect(pairs: Sequence[GreedyPair], *, dialect: str, field: str) -> Finding:
@@ -144,14 +137,14 @@ def judge_dialect(pairs: Sequence[GreedyPair], *, dialect: str, field: str) -> F
     subject, answers = Subject.DIALECT, [pair.speculative for pair in pairs]
     without = sum(not (answer.usage.exact and answer.usage.counted) for answer in answers)
     if not answers:
-        return Finding.of(subject, Result.NO_DATA, "no probe was answered")
+        return Finding(subject, Result.NO_DATA, "no probe was answered")
     if without:
-        return Finding.of(
+        return Finding(
             subject,
             Result.FAIL,
             f"{without} of {len(answers)} answers have no usage with {field}, which dialect {dialect} reports",
         )
-    return Finding.of(
+    return Finding(
         subject, Result.PASS, f"{len(answers)} answers have a usage with {field}, as dialect {dialect} reports it"
     )
 

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 import msgspec
 from slipstream_core.errors import Incomparable, SlipstreamError
 from slipstream_core.observation import ParityResult
+from slipstream_core.tasks import cancel
 
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.fleet.fleet import Fleet
@@ -35,7 +36,7 @@ from slipstream_gateway.lossless.findings import Result
 from slipstream_gateway.lossless.replay import replay, report, scored_pair
 from slipstream_gateway.lossless.schedule import RESERVED_AFTER_S, ReplayTurns, SpareServers
 from slipstream_gateway.lossless.traffic import Candidate, Key, TrafficSamples
-from slipstream_gateway.lossless.withhold import Distrust, SampledEvidence, SampledTests
+from slipstream_gateway.lossless.withhold import Distrust, SampledTests
 from slipstream_gateway.request.query_of_death import QueriesOfDeath
 from slipstream_gateway.upstreams.pool import Replica
 
@@ -52,7 +53,8 @@ class ParityCount(msgspec.Struct, frozen=True, kw_only=True):
 
     `dropped` is by cause: `queue_full`, `too_large`, `stale` (too old, or the manifest has changed), `failed` (the
     plain arm gave no answer), `unreadable`, `unscored`. `age_s` is the time since the last comparison, None before the
-    first. `result` is that of the comparisons within `FRESH_S`: `NO_DATA` if there was none.
+    first. `result` is that of the comparisons within `FRESH_S`: `NO_DATA` if there was none. `evidence` is that against
+    the answers that are compared by their scores, in nats, None without one; the alarm is at `ALARM_AT`.
     """
 
     pair: str
@@ -62,6 +64,7 @@ class ParityCount(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, int]
     age_s: float | None = None
     result: Result = Result.NO_DATA
+    evidence: float | None = None
 
 
 class _Tally:
@@ -79,7 +82,7 @@ class _Tally:
             self.mismatched += 1
             self.mismatched_s = self.checked_s
 
-    def count(self, key: Key) -> ParityCount:
+    def count(self, key: Key, evidence: float | None) -> ParityCount:
         age_s, mismatch_age_s = (time.monotonic() - then_s for then_s in (self.checked_s, self.mismatched_s))
         result = Result.FAIL if mismatch_age_s <= FRESH_S else Result.PASS
         return ParityCount(
@@ -90,6 +93,7 @@ class _Tally:
             dropped=dict(self.dropped),
             age_s=age_s if self.checked else None,
             result=result if age_s <= FRESH_S else Result.NO_DATA,
+            evidence=evidence,
         )
 
 
@@ -130,19 +134,13 @@ class Parity:
 
     def counts(self) -> list[ParityCount]:
         """The counts so far. May be called from any thread."""
-        return [tally.count(key) for key, tally in list(self._tallies.items())]
-
-    def evidence(self) -> list[SampledEvidence]:
-        """The state of the tests of scored answers. May be called from any thread."""
-        return self._sampled.evidence()
+        return [tally.count(key, self._sampled.evidence(key)) for key, tally in list(self._tallies.items())]
 
     async def aclose(self) -> None:
         """Drops the waiting candidates and cancels the running replay."""
         self._closed = True
         self._queue.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel(self._task)
 
     def enqueue(self, candidate: Candidate) -> None:
         """Queues an answer for its replay. A full queue drops the oldest answer of the class with the most answers."""

@@ -24,34 +24,28 @@ PROMPTS = (
 MAX_TOKENS = 48
 SAMPLES_PER_PROMPT = 4
 SAMPLING = Sampling()
-_BEYOND_OPENAI = frozenset({"top_k", "repetition_penalty"})
 
 
 class Probe(NamedTuple):
     """One request of a check. `has_ids`: the answer should have token ids."""
 
     request: GenerationRequest
-    has_ids: bool = True
+    has_ids: bool
 
 
-def greedy_probes(model: str) -> Iterator[Probe]:
+def greedy_probes(model: str, *, openai_alone: bool = False) -> Iterator[Probe]:
+    """`openai_alone`: without parameters beyond OpenAI's API, for servers that refuse them."""
     for prompt in PROMPTS:
-        yield _probe(model, prompt, temperature=0.0, seed=None)
+        yield _probe(model, prompt, temperature=0.0, seed=None, openai_alone=openai_alone)
 
 
-def sampled_probes(model: str, *, seed: int) -> Iterator[Probe]:
+def sampled_probes(model: str, *, seed: int, openai_alone: bool = False) -> Iterator[Probe]:
     """Each with its own seed, from `seed` on."""
     for index, prompt in enumerate(PROMPTS * SAMPLES_PER_PROMPT):
-        yield _probe(model, prompt, temperature=SAMPLING.temperature, seed=seed + index)
+        yield _probe(model, prompt, temperature=SAMPLING.temperature, seed=seed + index, openai_alone=openai_alone)
 
 
-def openai_alone(probe: Probe) -> Probe:
-    """`probe` without parameters beyond OpenAI's API, for servers that refuse them."""
-    body = {name: value for name, value in msgspec.json.decode(probe.request.raw).items() if name not in _BEYOND_OPENAI}
-    return Probe(msgspec.structs.replace(probe.request, raw=msgspec.json.encode(body)), has_ids=False)
-
-
-def _probe(model: str, prompt: str, *, temperature: float, seed: int | None) -> Probe:
+def _probe(model: str, prompt: str, *, temperature: float, seed: int | None, openai_alone: bool) -> Probe:
     body: dict[str, object] = {
         "model": model,
         "prompt": prompt,
@@ -59,7 +53,9 @@ def _probe(model: str, prompt: str, *, temperature: float, seed: int | None) -> 
         "temperature": temperature,
     }
     if temperature > 0.0:
-        body |= {"top_p": SAMPLING.top_p, "top_k": -1, "repetition_penalty": 1.0, "seed": seed}
+        body |= {"top_p": SAMPLING.top_p, "seed": seed}
+        if not openai_alone:
+            body |= {"top_k": -1, "repetition_penalty": 1.0}
     request = GenerationRequest(
         endpoint=Endpoint.COMPLETION,
         model=model,
@@ -69,4 +65,4 @@ def _probe(model: str, prompt: str, *, temperature: float, seed: int | None) -> 
         seed=seed,
         raw=msgspec.json.encode(body),
     )
-    return Probe(request)
+    return Probe(request, has_ids=not openai_alone)

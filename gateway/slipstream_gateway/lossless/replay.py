@@ -8,26 +8,15 @@ from slipstream_core.errors import Incomparable
 
 from slipstream_gateway.lossless.answers import Difference, WholeAnswer, parting, read_answer
 from slipstream_gateway.lossless.score import Factors, Sampling, ScoredPair, factors_of
+from slipstream_gateway.lossless.token_scores import UNSCORED, scores_of
 from slipstream_gateway.lossless.traffic import TOO_LARGE, Candidate
 from slipstream_gateway.request.answer_copy import MAX_ANSWER_BYTES, AnswerCopy
+from slipstream_gateway.request.journal import NEUTRAL
 from slipstream_gateway.upstreams.base import Job
+from slipstream_gateway.upstreams.openai_reading import known_reason
 from slipstream_gateway.upstreams.pool import Replica
-from slipstream_gateway.upstreams.scores import UNSCORED
 
 _EXCERPT_CHARS = 2000
-_FINISH_REASONS = frozenset({None, "stop", "length", "tool_calls", "function_call", "content_filter"})
-# Features that do not change the served distribution beyond temperature and filters. Answers to requests with any other
-# feature are only compared with each other.
-_MODELLED = frozenset(
-    {
-        "chat_template_kwargs",
-        "ignore_eos",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "stop_token_ids",
-        "stream_options.continuous_usage_stats",
-    }
-)
 _log = logging.getLogger(__name__)
 
 
@@ -77,13 +66,13 @@ async def scored_pair(candidate: Candidate, speculative: WholeAnswer, replica: R
     prompt, model = speculative.prompt_token_ids, candidate.served.route.plain.model
 
     async def factors(token_ids: tuple[int, ...]) -> Factors:
-        scores = await replica.upstream.score(prompt, token_ids, model=model, headers=candidate.headers)
+        scores = await scores_of(replica.upstream, prompt, token_ids, model=model, headers=candidate.headers)
         return factors_of(scores, sampling)
 
     return ScoredPair(
         speculative=await factors(speculative.token_ids),
         plain=await factors(plain.token_ids),
-        is_modelled=request.features <= _MODELLED,
+        is_modelled=request.features <= NEUTRAL,  # answers to other requests are only compared with each other
     )
 
 
@@ -110,5 +99,5 @@ def _around(text: str, at: int) -> str:
 
 
 def _described(answer: WholeAnswer) -> str:
-    known = answer.finish_reason if answer.finish_reason in _FINISH_REASONS else "other"
-    return f"sha256={answer.sha256} length={len(answer)} finish_reason={known}"
+    reason = None if answer.finish_reason is None else known_reason(answer.finish_reason)
+    return f"sha256={answer.sha256} length={len(answer)} finish_reason={reason}"

@@ -46,7 +46,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from slipstream_gateway.upstreams.base import TokenScore
+from slipstream_gateway.lossless.token_scores import TokenScore
 
 _FAR_FROM = 8
 _FAR_TOLERANCE = 2.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 from slipstream_core.manifest.capabilities import UNREAD
@@ -21,21 +20,14 @@ from slipstream_gateway.upstreams.base import Piece
 
 Key = tuple[str, str]
 """A pair and a class."""
+Recording = Callable[[ParityResult], None]
+"""Records the result of one comparison."""
 NEW_REVISION_SHARE = 0.1
 MAX_RUNNING = 64
 MAX_REQUEST_BYTES = 1024 * 1024
 TOO_LARGE, _QUEUE_FULL = "too_large", "queue_full"
 _CHECKED_REASONS = BY_SAVING | {Reason.CLASS_ENABLED, Reason.CLIENT_ASKED, Reason.EXPLORATION}
 _MEDIA = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file", "prompt_embeds"})
-
-
-class Recording(Protocol):
-    """Records the result of one comparison."""
-
-    def __call__(self, result: ParityResult) -> None: ...
-
-
-def _record_nothing(result: ParityResult) -> None: ...
 
 
 class Candidate(msgspec.Struct, kw_only=True, eq=False):
@@ -72,7 +64,7 @@ class Candidate(msgspec.Struct, kw_only=True, eq=False):
         the answer nor its request."""
         observation, route = self.observation, self.served.route
         if observation is None:
-            return _record_nothing
+            return lambda result: None
         backend = route.plain if route.speculative is None else route.speculative
         return partial(observation.record_parity, decision=self.decision, backend=backend)
 
@@ -177,10 +169,8 @@ def comparable(served: ServedRoute, decision: Decision, request: GenerationReque
     return (
         decision.arm is Arm.SPECULATIVE
         and decision.reason in _CHECKED_REASONS
-        and _is_single(request)
         and (not by_scores(served, request) or _can_be_scored(served, request))
-        and UNREAD.isdisjoint(request.features)
-        and not served.route.plain.capabilities.missing(request.features)
+        and _can_be_replayed(served, request)
     )
 
 
@@ -188,12 +178,8 @@ def comparable_revisions(new: ServedRoute, serving: ServedRoute, request: Genera
     """Whether an answer of `new` must be equal to a plain one of `serving`, which has the same target: it is greedy, or
     both promise equal answers for equal seeds."""
     fingerprint = serving.plain.fingerprint
-    return (
-        _is_single(request)
-        and (request.temperature == 0 or (bool(fingerprint) and new.plain.fingerprint == fingerprint))
-        and UNREAD.isdisjoint(request.features)
-        and not serving.route.plain.capabilities.missing(request.features)
-    )
+    is_equal = request.temperature == 0 or (bool(fingerprint) and new.plain.fingerprint == fingerprint)
+    return is_equal and _can_be_replayed(serving, request)
 
 
 def by_scores(served: ServedRoute, request: GenerationRequest) -> bool:
@@ -202,10 +188,12 @@ def by_scores(served: ServedRoute, request: GenerationRequest) -> bool:
     return request.temperature > 0 and not _is_promised(served)
 
 
-def _is_single(request: GenerationRequest) -> bool:
-    """Whether the answer has one choice, or is one body of several prompts. The chunks of several choices arrive in an
-    order that varies from run to run."""
-    return request.n == 1 and (request.prompts == 1 or not request.stream)
+def _can_be_replayed(served: ServedRoute, request: GenerationRequest) -> bool:
+    """Whether the plain arm of `served` honours `request`, and its answer has one choice, or is one body of several
+    prompts. The chunks of several choices arrive in an order that varies from run to run."""
+    is_single = request.n == 1 and (request.prompts == 1 or not request.stream)
+    is_read = UNREAD.isdisjoint(request.features)
+    return is_single and is_read and not served.route.plain.capabilities.missing(request.features)
 
 
 def _is_promised(served: ServedRoute) -> bool:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 
-import msgspec
 from slipstream_core.key_groups import GROUPS, group_of
 from slipstream_core.manifest.dialects import DIALECTS
 from slipstream_core.manifest.table import Backend
@@ -17,7 +16,7 @@ from slipstream_core.types import Capability, Reason, Withheld
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.lossless.findings import Finding, Result, Subject
 from slipstream_gateway.lossless.score import ALARM_AT, SampledTest, ScoredPair
-from slipstream_gateway.lossless.traffic import Candidate, Recording
+from slipstream_gateway.lossless.traffic import Candidate, Key, Recording
 from slipstream_gateway.upstreams.base import Drafting
 from slipstream_gateway.upstreams.pool import Replica
 
@@ -88,22 +87,20 @@ class Watch:
     def apply(self, findings: Sequence[Finding], *, draft_length: int) -> bool:
         """Applies the findings of a check with drafts of `draft_length`: a failed capability is withheld, a passed one
         is restored. Without data nothing changes. Returns whether a capability was withdrawn."""
+        withheld = dict(self.replica.withheld)
         for finding in findings:
             known = self.findings.get(finding.subject)
             if known is None or finding.result is not Result.NO_DATA:
                 self.findings[finding.subject] = finding
-            if finding.subject in _REPORTED:
-                self._report(known, finding)
-            if finding.subject is Subject.SAMPLED_SPECULATION:
-                self.replica.gives_token_ids |= self._gives_ids and finding.result is not Result.NO_DATA
-        withheld = dict(self.replica.withheld)
-        for finding in findings:
             capability = _CAPABILITIES.get(finding.subject)
             if capability is None:
+                self._report(known, finding)
                 continue
             if finding.result is Result.NO_DATA:
                 self._report_no_data(finding)
                 continue
+            if finding.subject is Subject.SAMPLED_SPECULATION:
+                self.replica.gives_token_ids |= self._gives_ids
             self._unchecked.discard(finding.subject)
             self._judged_length = max(self._judged_length, draft_length)
             withheld.pop(capability, None)
@@ -157,17 +154,6 @@ Distrust = Callable[[str, Capability, str], None]
 """Withdraws a capability from all servers of a pair, with the reason in one sentence."""
 
 
-class SampledEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the test of one pair and class. `evidence` is in nats, the alarm is at `ALARM_AT`."""
-
-    pair: str
-    request_class: str
-    answers: int
-    evidence: float
-    alarm: bool
-    is_calibrated: bool
-
-
 class _Run:
     """The tests of one pair and class in an `epoch`: of all answers, and of those without each group of API keys. If
     several groups have sent, each of the latter has to raise the alarm, so that one key cannot, which may repeat a
@@ -207,7 +193,7 @@ class SampledTests:
 
     def __init__(self, distrust: Distrust) -> None:
         self._distrust = distrust
-        self._runs: dict[tuple[str, str], _Run] = {}
+        self._runs: dict[Key, _Run] = {}
 
     def judge(self, candidate: Candidate, pair: ScoredPair | None) -> bool:
         """Adds a comparison; None: the answers are equal. Returns whether it counts as a mismatch."""
@@ -225,19 +211,11 @@ class SampledTests:
                 run.matches.clear()
         return mismatched
 
-    def evidence(self) -> list[SampledEvidence]:
-        """The state of each test. May be called from any thread."""
-        return [
-            SampledEvidence(
-                pair=pair,
-                request_class=request_class,
-                answers=run.test.answers,
-                evidence=run.evidence,
-                alarm=run.alarm,
-                is_calibrated=run.test.is_calibrated,
-            )
-            for (pair, request_class), run in list(self._runs.items())
-        ]
+    def evidence(self, key: Key) -> float | None:
+        """The evidence against the answers of a pair and class, in nats; None without one. May be called from any
+        thread."""
+        run = self._runs.get(key)
+        return None if run is None else run.evidence
 
     def _run(self, candidate: Candidate) -> _Run:
         epoch = _epoch(candidate.served)

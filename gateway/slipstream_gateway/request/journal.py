@@ -12,20 +12,19 @@ from slipstream_gateway.upstreams.base import Committed, Drafting, Piece, Usage
 from slipstream_gateway.upstreams.openai_continuation import is_open_stop, read_forwarded
 
 MAX_FORWARDED_BYTES = 8 * 1024 * 1024
-# Features with the same effect on every token, whatever the tokens before it are.
-_PER_TOKEN = frozenset(
+# Features that do not change the served distribution beyond temperature and filters.
+NEUTRAL = frozenset(
     {
-        "bad_words",
         "chat_template_kwargs",
         "ignore_eos",
-        "logit_bias",
-        "min_p",
         "skip_special_tokens",
         "spaces_between_special_tokens",
         "stop_token_ids",
         "stream_options.continuous_usage_stats",
     }
 )
+# Features with the same effect on every token, whatever the tokens before it are.
+_PER_TOKEN = NEUTRAL | {"bad_words", "logit_bias", "min_p"}
 
 
 class Journal:

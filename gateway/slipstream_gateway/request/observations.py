@@ -26,14 +26,9 @@ _log = logging.getLogger(__name__)
 _BISECTIONS = 20
 
 
-class Estimates(Protocol):
-    """Learns the costs of requests. `record` is quick and never raises on an observation."""
-
-    def record(self, observation: Observation) -> None: ...
-
-
-class Evidence(Protocol):
-    """Compares the arms on live traffic. `record` is quick and never raises on an observation."""
+class Observer(Protocol):
+    """Learns the costs of requests, or compares the arms on live traffic. `record` is quick and never raises on an
+    observation."""
 
     def record(self, observation: Observation) -> None: ...
 
@@ -66,8 +61,8 @@ class Outcomes:
     def __init__(
         self,
         *,
-        learner: Estimates,
-        evidence: Evidence,
+        learner: Observer,
+        evidence: Observer,
         store: OutcomeStore,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

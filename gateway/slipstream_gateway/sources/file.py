@@ -23,6 +23,7 @@ from slipstream_core.manifest import (
 from slipstream_core.manifest.kill_file import KillFile
 from slipstream_core.manifest.kill_switch import KillEvent, killed_in
 from slipstream_core.settings import GatewaySettings
+from slipstream_core.tasks import cancel
 
 from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet
 
@@ -66,9 +67,7 @@ class FileSource:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
 
     def status(self) -> ConfigurationStatus:
         return ConfigurationStatus(origin="file", generation=self._generation)

@@ -16,13 +16,12 @@ from slipstream_core.types import Capability
 
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.keyed_access import KeyUse
-from slipstream_gateway.capture.channel import CaptureCount
+from slipstream_gateway.capture.frames import CaptureCount
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.fleet import ConfigurationStatus
 from slipstream_gateway.lossless.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.lossless.parity import ParityCount
 from slipstream_gateway.lossless.score import ALARM_AT
-from slipstream_gateway.lossless.withhold import SampledEvidence
 from slipstream_gateway.request.resume import ResumptionCount
 from slipstream_gateway.telemetry.metrics import Read, Values, counter, gauge, single
 from slipstream_gateway.telemetry.overload import MOST_SHOWN
@@ -73,7 +72,6 @@ def observe_conformance(
     *,
     replicas: Callable[[], Sequence[ReplicaConformance]],
     checks: Callable[[], Sequence[CheckCount]],
-    evidence: Callable[[], Sequence[SampledEvidence]],
 ) -> None:
     gauge(
         meter,
@@ -96,13 +94,6 @@ def observe_conformance(
             (count.count, {"pair": count.pair, "subject": count.subject.value, "result": count.result.value})
             for count in checks()
         ],
-    )
-    gauge(
-        meter,
-        "slipstream.parity.evidence",
-        "Evidence against sampled speculative answers that are compared by likelihood, in nats; the alarm is at "
-        f"{ALARM_AT:.1f}.",
-        lambda: [(one.evidence, {"pair": one.pair, "class": one.request_class}) for one in evidence()],
     )
 
 
@@ -206,6 +197,13 @@ def observe_parity(meter: Meter, read: Callable[[], Iterable[ParityCount]]) -> N
         "Time since the last comparison of a speculative answer with a plain one; nothing before the first.",
         lambda: [(count.age_s, labels(count)) for count in read() if count.age_s is not None],
         unit="s",
+    )
+    gauge(
+        meter,
+        f"{prefix}evidence",
+        "Evidence against sampled speculative answers that are compared by likelihood, in nats; the alarm is at "
+        f"{ALARM_AT:.1f}.",
+        lambda: [(count.evidence, labels(count)) for count in read() if count.evidence is not None],
     )
 
 

@@ -6,7 +6,7 @@ piece has arrived, so that any earlier failure can still be retried elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
@@ -137,15 +137,6 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
-class TokenScore(NamedTuple):
-    """One token under the target: its natural log-probability, its rank (1: the most likely), and the log-probabilities
-    of the most likely tokens at its position, highest first."""
-
-    logprob: float
-    rank: int
-    top: tuple[float, ...]
-
-
 class Drafting(NamedTuple):
     """The drafting state of a server at this moment. `withheld` is the reason why it may not draft, None if it
     may. `longest` is the maximum draft length that it accepts, None: no maximum. `limit` is a temporary limit on
@@ -233,6 +224,11 @@ class Upstream(Protocol):
         ...
 
     @property
+    def scores(self) -> bool:
+        """Whether the server scores the tokens of a prompt (`prompt_logprobs`), before temperature and filters."""
+        ...
+
+    @property
     def draft_standings(self) -> tuple[DraftStanding, ...]:
         """What the server's engine knows of its drafts; empty if it has no choice."""
         ...
@@ -258,18 +254,6 @@ class Upstream(Protocol):
     async def stop_drafting(self) -> None:
         """Makes all answers that the replica decodes for this model continue plainly from their next step, if the
         server supports that; their tokens are unchanged. Later requests draft as they specify. Has its own deadline."""
-        ...
-
-    async def score(
-        self,
-        prompt_token_ids: Sequence[int],
-        answer_token_ids: Sequence[int],
-        *,
-        model: str,
-        headers: tuple[tuple[str, str], ...] = (),
-    ) -> tuple[TokenScore, ...]:
-        """The target's score of each token of an answer, before temperature and filters. Raises `Incomparable` if the
-        server cannot compute it."""
         ...
 
     async def aclose(self) -> None: ...

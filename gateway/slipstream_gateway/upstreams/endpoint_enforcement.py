@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from slipstream_core.errors import UpstreamUnavailable
 
-from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, Stream, TokenScore
+from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, Stream
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 
 
@@ -22,6 +22,7 @@ class RefusedUpstream:
     gives_token_ids = False
     answers_probes = False
     fingerprint = ""
+    scores = True  # a request for scores fails as every other one
     draft_standings = ()
 
     def __init__(self, message: str, *, reason: str = "") -> None:
@@ -50,16 +51,6 @@ class RefusedUpstream:
 
     async def stop_drafting(self) -> None:
         """No answers run here."""
-
-    async def score(
-        self,
-        prompt_token_ids: Sequence[int],
-        answer_token_ids: Sequence[int],
-        *,
-        model: str,
-        headers: tuple[tuple[str, str], ...] = (),
-    ) -> tuple[TokenScore, ...]:
-        raise self._error()
 
     async def aclose(self) -> None:
         """Holds no resources."""

@@ -56,6 +56,10 @@ class EngineUpstream(OpenAiUpstream):
         return self._watch.facts.fingerprint
 
     @property
+    def scores(self) -> bool:
+        return self._watch.facts.scores
+
+    @property
     def draft_standings(self) -> tuple[DraftStanding, ...]:
         return self._watch.facts.draft_standings
 
@@ -78,10 +82,6 @@ class EngineUpstream(OpenAiUpstream):
     async def aclose(self) -> None:
         await self._watch.aclose()
         await super().aclose()
-
-    @property
-    def _scores(self) -> bool:
-        return self._watch.facts.scores
 
     def _body(self, job: Job) -> bytes:
         known = job.committed

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import msgspec
 from slipstream_core.errors import ConnectTimeout, SlipstreamError, UpstreamTimeout
+from slipstream_core.tasks import cancel
 from slipstream_core.types import Reason, Withheld
 
 from slipstream_gateway.upstreams.base import Drafting, DraftStanding
@@ -108,10 +109,7 @@ class EngineWatch:
         self._wake.set()
 
     async def aclose(self) -> None:
-        tasks = [task for task in (self._task, self._meeting) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(self._task, self._meeting)
 
     def _forget(self) -> None:
         self.drafting, self.facts = self._unknown, _NO_FACTS

@@ -28,8 +28,12 @@ def finish_reasons_of(data: bytes) -> tuple[str, ...]:
     """The finish reasons in a body or in a block of events, from a closed set, because they are recorded in spans."""
     if b'"finish_reason":"' not in data and b'"finish_reason": "' not in data:
         return ()
-    names = [reason.decode() for reason in _FINISH.findall(data)]
-    return tuple([name if name in _FINISH_REASONS else "other" for name in names])
+    return tuple([known_reason(reason.decode()) for reason in _FINISH.findall(data)])
+
+
+def known_reason(name: str) -> str:
+    """A finish reason from a closed set, `other` for one beyond it: a server may write any text."""
+    return name if name in _FINISH_REASONS else "other"
 
 
 class Reader(Protocol):

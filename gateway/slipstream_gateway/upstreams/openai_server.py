@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from multidict import CIMultiDict
 from slipstream_core.errors import (
-    Incomparable,
     UpstreamFailed,
     UpstreamUnavailable,
 )
@@ -26,7 +25,6 @@ from slipstream_gateway.upstreams.base import (
     DraftStanding,
     Job,
     Piece,
-    TokenScore,
     Usage,
 )
 from slipstream_gateway.upstreams.dialect_wire import count_dialect_body, dialect_body, dialect_reader_of
@@ -36,7 +34,6 @@ from slipstream_gateway.upstreams.openai_continuation import continued_body
 from slipstream_gateway.upstreams.openai_reading import Reader, finish_reasons_of
 from slipstream_gateway.upstreams.openai_wire import read_body_usage
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
-from slipstream_gateway.upstreams.scores import UNSCORED, score_by
 from slipstream_gateway.upstreams.sse import EventSplitter, is_whole_event
 from slipstream_gateway.upstreams.token_ids import TokenIds, requests_ids
 from slipstream_gateway.upstreams.transport import Fetched, HttpResponse, Transport
@@ -103,6 +100,10 @@ class OpenAiUpstream:
         return ""
 
     @property
+    def scores(self) -> bool:
+        return self._dialect.scores
+
+    @property
     def draft_standings(self) -> tuple[DraftStanding, ...]:
         return ()
 
@@ -149,18 +150,6 @@ class OpenAiUpstream:
         """Does nothing: such a server speculates as configured at its start, and its running answers cannot be changed.
         New requests go to the plain arm."""
 
-    async def score(
-        self,
-        prompt_token_ids: Sequence[int],
-        answer_token_ids: Sequence[int],
-        *,
-        model: str,
-        headers: tuple[tuple[str, str], ...] = (),
-    ) -> tuple[TokenScore, ...]:
-        if not self._scores:
-            raise Incomparable(UNSCORED)
-        return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
-
     async def aclose(self) -> None:
         await self._transport.aclose()
 
@@ -174,11 +163,6 @@ class OpenAiUpstream:
         if self._api_key is not None:
             headers["authorization"] = f"Bearer {self._api_key}"
         return headers
-
-    @property
-    def _scores(self) -> bool:
-        """Whether the server scores the tokens of a prompt."""
-        return self._dialect.scores
 
     def _body(self, job: Job) -> bytes:
         """The body to send for `job`. Raises `RequestError`."""

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from slipstream_core.errors import CommandError
+from slipstream_core.errors import CommandError, named_os_errors
 from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.settings import TlsSettings
 
@@ -42,10 +42,8 @@ class Credentials:
 def read_credentials(settings: TlsSettings) -> Credentials:
     """The present content of the files. Raises `CommandError`, which names the file, if they are unusable or cannot be
     read in time."""
-    try:
+    with named_os_errors(f"{_shown(settings)}: cannot be read"):
         return FileThread().run(lambda: _read_credentials(settings))
-    except TimeoutError as exc:
-        raise _unanswered(settings, exc) from exc
 
 
 def _read_credentials(settings: TlsSettings) -> Credentials:
@@ -59,10 +57,8 @@ def _read_credentials(settings: TlsSettings) -> Credentials:
 def _read(path: Path | None) -> bytes | None:
     if path is None:
         return None
-    try:
+    with named_os_errors(f"{path}: cannot be read"):
         return read_regular(path, max_bytes=_MAX_BYTES)
-    except OSError as exc:
-        raise CommandError(f"{path}: {exc.strerror or exc}.") from exc
 
 
 def _trusting(ca: bytes, path: Path | None) -> ssl.SSLContext:
@@ -121,7 +117,8 @@ class UpstreamTls:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                found = await self._read()
+                with named_os_errors(f"{_shown(self._settings)}: cannot be read"):
+                    found = await self._files.arun(lambda: _read_credentials(self._settings))
             except CommandError as exc:
                 if str(exc) != last_problem:  # once per problem, not at every poll
                     _log.error("TLS to upstreams: %s; the last good files stay in use", exc)
@@ -133,13 +130,6 @@ class UpstreamTls:
                 _log.info("TLS to upstreams: the files have changed; new connections use them")
                 on_change()
 
-    async def _read(self) -> Credentials:
-        try:
-            return await self._files.arun(lambda: _read_credentials(self._settings))
-        except TimeoutError as exc:
-            raise _unanswered(self._settings, exc) from exc
 
-
-def _unanswered(settings: TlsSettings, error: TimeoutError) -> CommandError:
-    files = ", ".join(str(path) for path in (settings.ca, settings.certificate, settings.key) if path is not None)
-    return CommandError(f"{files}: {error.strerror}.")
+def _shown(settings: TlsSettings) -> str:
+    return ", ".join(str(path) for path in (settings.ca, settings.certificate, settings.key) if path is not None)

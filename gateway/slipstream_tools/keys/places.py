@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import yaml
 from slipstream_core.errors import CommandError, named_os_errors
-from slipstream_gateway.access.follow import write_private
+from slipstream_core.file_changes import replace_file
 from slipstream_gateway.access.keyring import check_pepper, pepper_path, read_pepper
 from slipstream_gateway.access.records import AccessFile, parse_access, render_access
 
@@ -56,11 +56,12 @@ class FilePlace:
         with named_os_errors(f"{self._path}: cannot be written"), self._locked():
             file = AccessFile() if create and not self._path.exists() else self.read()
             if create and not self._pepper.exists() and not file.keys:
-                write_private(self._pepper, new_pepper())  # first, because keys without their pepper would be refused
+                # First, because keys without their pepper would be refused.
+                replace_file(self._pepper, new_pepper(), is_private=True)
             pepper = read_pepper(self._pepper)
             check_pepper(file, pepper, name=str(self._path), pepper_name=str(self._pepper))
             changed = apply(change, file, pepper, name=str(self._path))
-            write_private(self._path, render_access(changed))
+            replace_file(self._path, render_access(changed), is_private=True)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

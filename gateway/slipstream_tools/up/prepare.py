@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import RoutingTable, load_file
-from slipstream_gateway.access import load_keyring
+from slipstream_gateway.access import KeyFile
 
 from slipstream_tools.gateway.options.checks import check_exposure
 from slipstream_tools.up.cache import Report
@@ -43,7 +43,7 @@ def check(options: UpOptions) -> None:
     check_ports(options.ports())
     check_exposure([("--host", options.host)], allowed=options.allow_anonymous or options.keys is not None)
     if options.keys is not None:
-        load_keyring(options.keys, None)  # reports a bad file at once, not after the models are loaded
+        KeyFile(options.keys, None).load()  # reports a bad file at once, not after the models are loaded
     if not needs_vllm(table):
         for option, value in (("--vllm-python", options.vllm_python), ("--vllm-arg", options.vllm_arguments)):
             if value:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from slipstream_core.environment import cache_folder
 from slipstream_core.errors import CommandError
+from slipstream_core.file_changes import replace_file
 
 from slipstream_tools.up.cache import Report, exclusive
 from slipstream_tools.up.pip import PipError, PipRunner
@@ -144,9 +145,7 @@ def _read_marker(folder: Path) -> _Marker | None:
 
 
 def _write_marker(folder: Path, marker: _Marker) -> None:
-    temporary = folder / f"{_MARKER}.new"
-    temporary.write_bytes(msgspec.json.encode(marker))
-    temporary.replace(folder / _MARKER)
+    replace_file(folder / _MARKER, msgspec.json.encode(marker))
 
 
 def _plugin_files(source: Path) -> list[Path]:

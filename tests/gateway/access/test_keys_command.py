@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from slipstream_core.errors import CommandError, NotAuthenticated
-from slipstream_gateway.access import load_keyring
+from slipstream_gateway.access import KeyFile
 
 from tests.support.command import run_slipstream
 
@@ -20,7 +20,7 @@ NOW_S = 1_800_000_000.0
 
 def opens(keys: Any, text: str, now_s: float = NOW_S) -> bool:
     try:
-        load_keyring(keys.path, None).authenticate(text, now_s)
+        KeyFile(keys.path, None).load().authenticate(text, now_s)
     except NotAuthenticated:
         return False
     return True
@@ -45,7 +45,7 @@ def test_rights_of_a_key_are_what_the_options_say(keys: Any) -> None:
         *("--requests-per-minute", "60", "--tokens-per-minute", "1000", "--concurrent", "2", "--usd-per-day", "1.5"),
         *("--admin", "--expires", "3650d"),
     )
-    principal = load_keyring(keys.path, None).authenticate(text, NOW_S)
+    principal = KeyFile(keys.path, None).load().authenticate(text, NOW_S)
     assert [principal.may_use(name) for name in ("acme", "team-a/x", "team-b/x", "acme2", "ACME")] == [
         *(True, True),
         *(False, False, False),
@@ -122,7 +122,7 @@ def test_budget_without_a_price_and_unknown_keys_are_refused_in_one_line(keys: A
 def test_bad_file_is_refused_by_name_and_field(keys: Any, text: str, problem: str) -> None:
     keys.path.write_text(text)
     with pytest.raises(CommandError, match=problem) as caught:
-        load_keyring(keys.path, None)
+        KeyFile(keys.path, None).load()
     assert str(keys.path) in str(caught.value)
 
 
@@ -131,10 +131,10 @@ def test_another_pepper_is_said_and_not_taken_for_wrong_keys(keys: Any) -> None:
     pepper = Path(f"{keys.path}.pepper")
     pepper.write_text("x" * 40)
     with pytest.raises(CommandError, match="under another pepper"):
-        load_keyring(keys.path, None)
+        KeyFile(keys.path, None).load()
     os.unlink(pepper)
     with pytest.raises(CommandError, match="pepper: cannot be read"):
-        load_keyring(keys.path, None)
+        KeyFile(keys.path, None).load()
 
 
 def test_who_could_read_the_file_still_can_after_a_change(keys: Any) -> None:

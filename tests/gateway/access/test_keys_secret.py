@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from slipstream_core.errors import NotAuthenticated
-from slipstream_gateway.access import Keyring, load_keyring
+from slipstream_gateway.access import KeyFile, Keyring
 from slipstream_gateway.access.key_text import new_key
 from slipstream_gateway.access.records import KeyRecord
 from slipstream_tools.cli import main
@@ -31,7 +31,7 @@ def mounted(kube: KubeApiServer, namespace: str, folder: Path) -> Keyring:
     data = kube.client().get(f"/api/v1/namespaces/{namespace}/secrets/keys")["data"]
     for name, text in data.items():
         (folder / name).write_bytes(base64.b64decode(text))
-    return load_keyring(folder / "keys.json", None)
+    return KeyFile(folder / "keys.json", None).load()
 
 
 def run(kube: KubeApiServer, namespace: str, *arguments: str, user: str = "admin") -> str:

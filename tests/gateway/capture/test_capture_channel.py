@@ -6,7 +6,6 @@ import asyncio
 import datetime
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pytest
 from slipstream_core.manifest.capture import Capture
@@ -16,7 +15,11 @@ from slipstream_gateway.capture.copies import KeptAnswer
 from slipstream_gateway.capture.frames import Result
 from slipstream_gateway.capture.store import CaptureStore, parquet
 from slipstream_gateway.request.answer_copy import AnswerCopy
+from slipstream_gateway.request.call import Call, Context
+from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.upstreams.base import Piece, Usage
+
+from tests.support.polling import PATIENCE_S
 
 BODY = b'{"model":"acme","prompt":"Hello"}'
 DECISION = Decision(
@@ -30,17 +33,16 @@ def answer(number: int) -> KeptAnswer:
     copy = AnswerCopy()
     body = b'{"choices": [{"index": 0, "text": "Answer %d", "finish_reason": "stop"}]}' % number
     copy.add(Piece(body, token_ids=(number,)))
+    timer = CallTimer(total_s=PATIENCE_S, deadline_s=None)
+    call = Call(GenerationRequest(endpoint=Endpoint.COMPLETION, model="acme", raw=BODY), Context(str(number)), timer)
+    timer.close()
+    call.pair, call.fingerprint, call.spent = PAIR, "target", Usage(output_tokens=1)
     return KeptAnswer(
-        copy=copy,
-        size_bytes=len(BODY) + copy.size_bytes(),
-        request=GenerationRequest(endpoint=Endpoint.COMPLETION, model="acme", raw=BODY),
-        pair=PAIR,
-        target=None,
+        call=call,
         decision=DECISION,
-        usage=Usage(output_tokens=1),
-        fingerprint="target",
-        request_id=str(number),
-        key_id="",
+        copy=copy,
+        target=None,
+        size_bytes=len(BODY) + copy.size_bytes(),
         time_s=1_700_000_000.0 + number,
     )
 
@@ -58,7 +60,7 @@ async def send_first(channel: CaptureChannel, first: KeptAnswer) -> None:
 @pytest.mark.integration
 async def test_an_answer_that_cannot_be_encoded_costs_no_other(tmp_path: Path) -> None:
     answers = [answer(number) for number in range(ENCODED_AT_ONCE + 3)]
-    answers[1] = msgspec.structs.replace(answers[1], usage=Usage(drafted=TOO_LARGE))
+    answers[1].call.spent = Usage(drafted=TOO_LARGE)
     channel = CaptureChannel(str(tmp_path))
     channel.configure({PAIR: Capture(share=1.0)})
     async with channel.running(), asyncio.timeout(30):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest.capture import Capture, Redaction
-from slipstream_gateway.capture.frames import Captured, Configured, FrameReader, Report, Result, encode_frame
+from slipstream_gateway.capture.frames import CaptureCount, Captured, Configured, FrameReader, Result, encode_frame
 from slipstream_gateway.capture.store import CaptureStore, check_location
 from slipstream_gateway.capture.writer import FLUSH_S, Writer
 from slipstream_tools.drafts.forget import forget
@@ -55,8 +55,8 @@ class Bench:
         self.clock_s += seconds
         self.writer.tick()
 
-    def _report(self, report: Report) -> None:
-        self.results[report.result] += report.count
+    def _report(self, report: CaptureCount) -> None:
+        self.results[report.result] += report.answers
 
     def _sleep(self, seconds: float) -> None:
         self.clock_s += seconds

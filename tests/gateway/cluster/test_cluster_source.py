@@ -160,7 +160,7 @@ async def test_a_volume_that_hangs_neither_stops_a_kill_nor_holds_its_report_bac
             assert not snapshot.exists()
     finally:
         pipe_end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # lets the thread that waits go
-        pipe.unlink()
+        pipe.unlink(missing_ok=True)  # the thread removes it, too
         await asyncio.sleep(0.2)
         os.close(pipe_end)
 

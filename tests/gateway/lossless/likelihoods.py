@@ -7,8 +7,7 @@ import random
 from functools import cache
 
 from slipstream_gateway.lossless.score import Factors, Sampling, ScoredPair, factors_of
-from slipstream_gateway.upstreams.base import TokenScore
-from slipstream_gateway.upstreams.scores import TOP
+from slipstream_gateway.lossless.token_scores import TOP, TokenScore
 
 VOCABULARY = 200
 PLAIN = Sampling()

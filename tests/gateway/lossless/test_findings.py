@@ -17,7 +17,8 @@ from slipstream_gateway.lossless.findings import (
     judge_sampled,
 )
 from slipstream_gateway.lossless.probes import SAMPLING
-from slipstream_gateway.upstreams.base import TokenScore, Usage
+from slipstream_gateway.lossless.token_scores import TokenScore
+from slipstream_gateway.upstreams.base import Usage
 
 from tests.gateway.lossless.likelihoods import CONTEXTS, VOCABULARY, draw, score
 

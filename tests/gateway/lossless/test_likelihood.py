@@ -7,8 +7,7 @@ import random
 
 import pytest
 from slipstream_gateway.lossless.score import Sampling, factors_of
-from slipstream_gateway.upstreams.base import TokenScore
-from slipstream_gateway.upstreams.scores import LEAST
+from slipstream_gateway.lossless.token_scores import LEAST, TokenScore
 
 from tests.gateway.lossless.likelihoods import CONTEXTS, answer, score, served
 

@@ -15,6 +15,7 @@ from slipstream_core.types import Arm, Reason
 from slipstream_gateway.lossless import parity
 from slipstream_gateway.lossless.findings import Result
 from slipstream_gateway.lossless.parity import FRESH_S
+from slipstream_gateway.lossless.score import ALARM_AT
 from slipstream_gateway.lossless.traffic import Candidate
 from slipstream_gateway.lossless.withhold import SampledTests
 from slipstream_gateway.request.answer_copy import MAX_ANSWER_BYTES
@@ -312,8 +313,9 @@ async def test_one_key_alone_raises_no_alarm_beside_others(pair: Make, others: i
         _judged(bench, tests, "hostile", repeated)
         _judged(bench, tests, f"honest {turn % others}", scored(answer(rng, tokens=20), answer(rng, tokens=20)))
     assert not told
-    [found] = tests.evidence()
-    assert (found.answers, found.alarm) == (800, False)
+    evidence = tests.evidence((bench.served.route.key, bench.decision().request_class))
+    assert evidence is not None
+    assert evidence < ALARM_AT
 
 
 @pytest.mark.parametrize("keys", [1, 2, 5, 40])

@@ -297,7 +297,7 @@ def test_replicas_of_different_versions_understand_each_other() -> None:
         ],
         kw_only=True,
     )
-    frame = encode([observe(status="parity", parity="mismatch", priced_s=0.5)], first=1, since_s=0.0)
+    frame = encode([observe(status="parity", parity="mismatch", priced_s=0.5)], first=1)
     assert frame is not None
     [read] = msgspec.msgpack.decode(frame.payload, type=list[before])  # type: ignore[valid-type]
     assert (read.status, read.request_class) == ("parity", "summarization/long")

@@ -70,6 +70,7 @@ class Server:
     gives_token_ids = answers_probes = True
     fingerprint = ""
     draft_standings = ()
+    scores = False
 
     def __init__(self, plan: list[str]) -> None:
         self._plan = plan
@@ -99,9 +100,6 @@ class Server:
 
     async def stop_drafting(self) -> None:
         pass
-
-    async def score(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError
 
     async def aclose(self) -> None:
         pass

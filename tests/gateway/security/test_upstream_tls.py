@@ -99,7 +99,7 @@ def test_files_that_are_not_usable_are_named(certificates: Any, tmp_path: Path) 
     locked = tmp_path / "locked.key"
     locked.write_bytes(_encrypted(key.bytes()))
     for settings, shown in (
-        (TlsSettings(ca=missing), f"{missing}: No such file or directory"),
+        (TlsSettings(ca=missing), f"{missing}: cannot be read: No such file or directory"),
         (TlsSettings(ca=junk), f"{junk}: contains no PEM certificates"),
         (
             TlsSettings(certificate=ours.certificate, key=others.key),
@@ -200,4 +200,4 @@ async def test_a_fifo_in_the_place_of_a_file_is_said_and_what_was_read_before_st
     replace_by_fifo(theirs.ca)
     await soon(lambda: "the last good files stay" in caplog.text, "a log line about the FIFO")
     watching.cancel()
-    assert f"{theirs.ca}: it is a FIFO, a regular file is needed" in caplog.text
+    assert f"{theirs.ca}: cannot be read: it is a FIFO, a regular file is needed" in caplog.text

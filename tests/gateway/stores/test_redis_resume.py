@@ -170,7 +170,7 @@ async def test_state_is_whole_whenever_the_event_loop_has_its_turn(redis_server:
 def test_numbers_of_gateways_that_are_long_gone_leave_a_position_first() -> None:
     inbox = Inbox()
     inbox.positions(["acme"])
-    frame = encode([observation(1)], first=1, since_s=0.0)
+    frame = encode([observation(1)], first=1)
     assert frame is not None
     for origin in range(200):
         assert inbox.open("acme", b"%d" % origin, b"1", frame.payload)

@@ -27,6 +27,7 @@ from slipstream_core.manifest.reports import (
     read_report,
     sighted,
 )
+from slipstream_core.tasks import beside
 
 from slipstream_gateway.sources.cluster.switch import Flipped, Target
 
@@ -78,13 +79,8 @@ class Reports:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._reflector.run())
-        try:
+        async with beside(self._reflector.run()):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     async def wait(self, timeout_s: float) -> None:
         """Wait for a change, at most `timeout_s`."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from slipstream_core.file_changes import replace_file
 from slipstream_core.file_reading import FileThread, read_regular
 
 FORMAT = 1
@@ -106,9 +105,9 @@ class SnapshotWriter:
     async def _write(self) -> None:
         self._changed.clear()
         self._hurry.clear()
-        asked = self._asked
+        asked, snapshot = self._asked, self._take()
         try:
-            await self._files.arun(partial(_replace, self._path, self._take()))
+            await self._files.arun(lambda: replace_file(self._path, msgspec.json.encode(snapshot)))
         except asyncio.CancelledError:
             self._changed.set()  # it may or may not have been written
             raise
@@ -121,15 +120,6 @@ class SnapshotWriter:
         self._done = asked
         self._progress.set()
         self._progress = asyncio.Event()
-
-
-def _replace(path: Path, snapshot: ClusterSnapshot) -> None:
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    with new.open("wb") as file:
-        file.write(msgspec.json.encode(snapshot))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
 
 
 def new_snapshot(objects: tuple[KeptObject, ...], endpoints: Mapping[str, tuple[str, ...]]) -> ClusterSnapshot:

@@ -25,6 +25,7 @@ from slipstream_core.manifest.parse import parse
 from slipstream_core.manifest.reports import RENEW_S, pair_object_key
 from slipstream_core.manifest.table import RoutingTable, compile_table
 from slipstream_core.settings import ClusterSettings
+from slipstream_core.tasks import cancel
 
 from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet, Origin
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES
@@ -135,9 +136,7 @@ class ClusterSource:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
         if self._writer is not None:
             await self._writer.flush()
         await self._reporter.withdraw()

@@ -89,9 +89,9 @@ def access_of(args: argparse.Namespace) -> AccessSettings:
         if args.pepper is not None:
             raise CommandError("--pepper is for the keys of --keys FILE.", exit_code=2)
         return AccessSettings()
-    from slipstream_gateway.access import load_keyring
+    from slipstream_gateway.access import KeyFile
 
-    load_keyring(args.keys, args.pepper)
+    KeyFile(args.keys, args.pepper).load()
     return read_options(args, AccessSettings)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from slipstream_core.errors import Incomparable
+from slipstream_gateway.lossless.token_scores import LEAST, TOP, read_scores, scores_of
 from slipstream_gateway.upstreams.base import Completion, Job, Piece, Usage
-from slipstream_gateway.upstreams.scores import LEAST, TOP, read_scores, score_by
 
 
 def _entry(logprob: float | None, rank: int) -> dict[str, Any]:
@@ -50,7 +51,8 @@ async def test_request_asks_for_scores_and_for_as_little_else_as_can_be() -> Non
         return Completion(body=Piece(_body(ROWS)), usage=Usage())
 
     headers = (("authorization", "Bearer client"),)
-    scores = await score_by(complete, (3, 5), (7, 8), model="m", headers=headers)
+    server: Any = SimpleNamespace(complete=complete, scores=True)
+    scores = await scores_of(server, (3, 5), (7, 8), model="m", headers=headers)
     assert len(scores) == 2
     [job] = asked
     assert (job.draft_length, job.headers, job.model) == (0, headers, "m")
@@ -61,5 +63,5 @@ async def test_request_asks_for_scores_and_for_as_little_else_as_can_be() -> Non
         "temperature": 0,
         "prompt_logprobs": TOP,
     }
-    assert await score_by(complete, (3, 5), (), model="m") == ()
+    assert await scores_of(server, (3, 5), (), model="m") == ()
     assert len(asked) == 1

@@ -9,13 +9,14 @@ https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from slipstream_core.errors import Incomparable
 from slipstream_core.types import Endpoint, GenerationRequest
 
-from slipstream_gateway.upstreams.base import Completion, Job, TokenScore
+from slipstream_gateway.upstreams.base import Job, Upstream
 
 UNSCORED = "unscored"
 """The cause of `Incomparable` for a server that does not return log-probabilities of a prompt."""
@@ -23,6 +24,15 @@ TOP = 8
 """The number of most likely tokens requested at each position; vLLM's default maximum is 20."""
 LEAST = -100.0
 """The value that replaces a log-probability of minus infinity."""
+
+
+class TokenScore(NamedTuple):
+    """One token under the target: its natural log-probability, its rank (1: the most likely), and the log-probabilities
+    of the most likely tokens at its position, highest first."""
+
+    logprob: float
+    rank: int
+    top: tuple[float, ...]
 
 
 class _Entry(msgspec.Struct):
@@ -41,16 +51,18 @@ class _Answer(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
-async def score_by(
-    complete: Callable[[Job], Awaitable[Completion]],
+async def scores_of(
+    upstream: Upstream,
     prompt_token_ids: Sequence[int],
     answer_token_ids: Sequence[int],
     *,
     model: str,
     headers: tuple[tuple[str, str], ...] = (),
 ) -> tuple[TokenScore, ...]:
-    """The scores of the answer's tokens, by one request to `complete`. Raises the errors of `complete`, and
-    `Incomparable` if the server returns no scores."""
+    """The scores of the answer's tokens, by one request to `upstream`. Raises its errors, and `Incomparable` if it
+    returns no scores."""
+    if not upstream.scores:
+        raise Incomparable(UNSCORED)
     if not answer_token_ids:
         return ()
     job = Job(
@@ -60,7 +72,7 @@ async def score_by(
         request_id="score",
         headers=headers,
     )
-    completion = await complete(job)
+    completion = await upstream.complete(job)
     return read_scores(completion.body.data, len(prompt_token_ids), answer_token_ids)
 
 

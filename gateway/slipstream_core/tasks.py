@@ -1,0 +1,26 @@
+"""Tasks that run beside other work, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+
+async def cancel(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancels `tasks` and returns once all have ended; their errors are dropped."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """Runs `work` in a task while the context is open."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        await cancel(task)
