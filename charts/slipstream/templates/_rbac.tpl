@@ -12,7 +12,7 @@
 {{- define "slipstream.gatewayReportRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [get, create, update, patch, delete]
+  verbs: [create, patch, delete]
 {{- if .Values.gateway.admin.mayKill }}
 {{- /* The console confirms a kill by the reports of the other gateways. */}}
 - apiGroups: [coordination.k8s.io]
