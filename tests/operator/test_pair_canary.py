@@ -7,14 +7,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from slipstream_core.manifest import ModelPair
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.naming import canary_name
+from slipstream_core.manifest.resources import parse_resource
 from slipstream_core.manifest.status import CanaryPhase
 from slipstream_gateway.sources.cluster.assemble import PAIRS, Assembler
 from slipstream_gateway.sources.cluster.collection import trim_object
+from slipstream_operator.children.container import gpus_of
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.reconcile.pair import reconcile_pair
+from slipstream_operator.reconcile.servers import with_serving
 from slipstream_operator.rollout.analysis.facts import Verdict
 from slipstream_operator.rollout.analysis.revisions import RevisionFacts
 from slipstream_operator.types import Observed, ObservedCanary, PairPlan, ServingDefaults
@@ -326,6 +330,16 @@ def test_the_number_of_servers_and_the_kill_switch_do_not_wait() -> None:
     world.gateway.put(PAIRS, trim_object({**world.raw, "status": world.status}, kind=PAIRS), killed=True)
     assert world.route.killed is not None
     assert world.route.canary.route.killed == world.route.killed
+
+
+def test_servers_of_a_pair_without_settings_keep_their_gpus() -> None:
+    """Their number comes from the newest spec; a changed template would replace them all."""
+    spec = {**VLLM_SPEC, "engine": {"kind": "vllm", "tensorParallelSize": 2}}
+    raw = pair_object({name: value for name, value in spec.items() if name != "serving"})
+    pair = parse_resource(raw).item
+    assert isinstance(pair, ModelPair)
+    assert pair.spec.serving is None
+    assert gpus_of(with_serving(pair, replicas=3)) == gpus_of(pair) == 2
 
 
 @pytest.mark.parametrize(

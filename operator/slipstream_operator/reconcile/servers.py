@@ -10,6 +10,7 @@ from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.status import ConditionType, ModelPairStatus, Replicas
 
 from slipstream_operator.children.all import has_servers
+from slipstream_operator.children.container import gpus_of
 from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.status.conditions import find
 from slipstream_operator.types import KubeObject
@@ -30,7 +31,9 @@ def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
 
 
 def with_serving(pair: ModelPair, **changes: Any) -> ModelPair:
-    """`pair` with other values of fields of `serving`."""
+    """`pair` with other values of fields of `serving`. A pair without `serving` keeps the GPUs that its engine uses."""
+    if pair.spec.serving is None:
+        changes = {"gpus": gpus_of(pair), **changes}
     serving = msgspec.structs.replace(pair.serving, **changes)
     return msgspec.structs.replace(pair, spec=msgspec.structs.replace(pair.spec, serving=serving))
 
