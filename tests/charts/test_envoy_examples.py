@@ -3,13 +3,12 @@ tests/gateway/envoy."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 import yaml
 from slipstream_core.types import Arm
-from slipstream_tools.gateway import extproc
+from slipstream_tools import cli
 
 from tests.charts.conftest import JSON, Only, Render
 from tests.support.envoy import EXAMPLE, http_filters_of
@@ -104,9 +103,7 @@ def test_the_compose_file_starts_what_the_page_starts() -> None:
     slipstream = services["slipstream"]
     assert slipstream["image"].startswith("slipstream-gateway:")
     assert slipstream["entrypoint"] == ["slipstream", "extproc"]
-    parser = argparse.ArgumentParser()
-    extproc.add_arguments(parser)
-    options = parser.parse_args(slipstream["command"])
+    options = cli._parser("extproc").parse_args(slipstream["command"])
     assert options.ext_proc == "127.0.0.1:9002"
     assert mounted[str(options.manifest)].name == "vllm.yaml"
     assert services["envoy"]["command"][-1] in mounted

@@ -26,23 +26,26 @@ def _ports_of_this_worker() -> range:
 _PORTS = _ports_of_this_worker()
 # Each comes once in a process, in an order of its own: somebody else may run tests on this machine as well.
 _UNTRIED = iter(random.SystemRandom().sample(_PORTS, len(_PORTS)))
+_TAKEN: set[int] = set()
 
 
 def lasting_ports(count: int) -> list[int]:
     """Free ports, never the same twice in a process, that no outgoing connection takes before their server has come up
     or while it is down: they lie below the range that the kernel gives out."""
-    ports = list(islice(filter(_is_free, _UNTRIED), count))
+    ports = list(islice((port for port in _UNTRIED if port not in _TAKEN and _is_free(port)), count))
+    _TAKEN.update(ports)
     assert len(ports) == count, f"all ports from {_PORTS[0]} to {_PORTS[-1]} were handed out"
     return ports
 
 
 def consecutive_ports(count: int) -> list[int]:
-    """Free ports that follow each other, the first of them never handed out before."""
+    """Free ports that follow each other, never the same twice in a process."""
     while True:
         [first] = lasting_ports(1)
-        ports = list(range(first, first + count))
-        if ports[-1] in _PORTS and all(map(_is_free, ports)):
-            return ports
+        others = list(range(first + 1, first + count))
+        if all(port in _PORTS and port not in _TAKEN and _is_free(port) for port in others):
+            _TAKEN.update(others)
+            return [first, *others]
 
 
 def dead_url() -> str:

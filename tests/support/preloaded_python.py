@@ -22,8 +22,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from slipstream_tools.up.processes import Child, wait_until_ready
+from slipstream_tools.up.processes import Child
 from slipstream_tools.up.vllm_environment import VllmInstall
+
+from tests.support.polling import eventually
 
 IMPORT_TIMEOUT_S = 600.0
 _FOLDER = Path(__file__).with_name("preloaded")
@@ -59,13 +61,12 @@ class PreloadedPython:
             env={**install.environment(), **(env or {})},
             cwd=self.folder,
         )
-        wait_until_ready(
-            self.child,
-            is_ready=address.exists,
-            failure=self.child.log_tail,
-            timeout_s=IMPORT_TIMEOUT_S,
-            stopping=lambda: False,
-        )
+
+        def has_imported() -> bool:
+            assert self.child.exit_status() is None, self.child.log_tail()
+            return address.exists()
+
+        eventually(has_imported, "the imports of vLLM", within_s=IMPORT_TIMEOUT_S, seen=self.child.log_tail)
 
     def stop(self) -> None:
         """Ends the parent, and its programs with it."""

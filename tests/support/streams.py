@@ -12,6 +12,8 @@ DONE = "[DONE]"
 def events_of(body: str) -> list[Any]:
     """The events, with `DONE` as it is. A text may hold what `splitlines` takes for the end of a line."""
     lines = body.replace("\r\n", "\n").split("\n")
+    strange = [line for line in lines if line and not line.startswith(("data: ", "event: ", ":"))]
+    assert not strange, strange
     found = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
     return [data if data == DONE else json.loads(data) for data in found]
 
@@ -31,4 +33,6 @@ def text_of(events: Sequence[Any]) -> str:
 
 def whole_text_of(body: str) -> str:
     """The text of a chat that has its regular end."""
-    return text_of(whole_events_of(body))
+    events = whole_events_of(body)
+    assert not [event for event in events if "error" in event], events
+    return text_of(events)
