@@ -9,11 +9,41 @@ from __future__ import annotations
 import functools
 import logging
 import socket
+from collections.abc import Sequence
+
+from slipstream_core.errors import CommandError
 
 EVERY_ADDRESS = "::"
 EVERY_IPV4_ADDRESS = "0.0.0.0"  # nosec B104 # the meaning of `::` where there is no IPv6
 
+_LAST_PORT = 65535
+
 logger = logging.getLogger(__name__)
+
+
+def admin_ports(first: int | None, workers: int, *, public: int) -> Sequence[int]:
+    """The ports of the admin paths of `workers` gateways behind the port `public`: `first` and the ones after it, 0 for
+    free ones. Empty if the admin paths are on the public port.
+
+    Raises:
+        CommandError: no such ports exist. One of them must not be `public`, not even on another address: the port alone
+            decides which paths a request can reach.
+    """
+    if first is None:
+        if workers == 1:
+            return ()
+        raise CommandError(
+            f"--workers {workers}: each worker is a gateway with its own metrics, console and kill switch. Give "
+            "--admin-port PORT; the admin paths of the workers are on this port and the ones after it.",
+            exit_code=2,
+        )
+    ports = range(first, first + workers) if first else [0] * workers
+    if public in ports and public:
+        among = "" if workers == 1 else f", as one of {workers} admin ports from {first} on"
+        raise CommandError(f"--admin-port and --port are both {public}{among}.", exit_code=2)
+    if ports[-1] > _LAST_PORT:
+        raise CommandError(f"--admin-port {first}: the last of {workers} ports would be {ports[-1]}.", exit_code=2)
+    return ports
 
 
 def available_host(host: str) -> str:

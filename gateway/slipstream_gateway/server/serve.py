@@ -17,7 +17,7 @@ import msgspec
 import uvicorn
 from slipstream_core import logs
 from slipstream_core.errors import CommandError
-from slipstream_core.listeners import authority, available_host, bound_socket, split_authority
+from slipstream_core.listeners import admin_ports, authority, available_host, bound_socket, split_authority
 from slipstream_core.settings import GatewaySettings, Limits
 
 from slipstream_gateway.api.monitoring import LIVE, READY
@@ -69,11 +69,8 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
 def _admin_listeners(settings: GatewaySettings, public: socket.socket) -> list[socket.socket]:
     """A listener for the admin paths of each worker, on ports that follow each other; none if they are on the public
     port."""
-    host, first = settings.admin.host, settings.admin.port
-    if first is None:
-        return []
-    ports = [first + number if first else 0 for number in range(settings.workers)]
-    listeners = [_listen(host, port) for port in ports]
+    ports = admin_ports(settings.admin.port, settings.workers, public=settings.port)
+    listeners = [_listen(settings.admin.host, port) for port in ports]
     for listener in listeners:
         check_apart(public, listener)
         logs.tell(f"admin paths on http://{_shown(listener)}")

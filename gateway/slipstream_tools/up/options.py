@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from slipstream_core.arguments import AtLeastOne, File, Port, Seconds, add_options, option, read_options
 from slipstream_core.errors import CommandError
+from slipstream_core.listeners import admin_ports
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.manifest.vllm_command import set_by_slipstream
 from slipstream_core.settings import CaptureStore, Classifier, KeyFile, Redis
@@ -82,9 +83,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def ports(self) -> list[TakenPort]:
         """The given ports, which must be free."""
+        admin = admin_ports(self.admin_port, self.workers, public=self.port)
         named = (
             (self.port, self.host, "--port"),
-            (self.admin_port, LOOPBACK, "--admin-port"),
+            *((port, LOOPBACK, "--admin-port") for port in admin),
             (self.grpc_port, LOOPBACK, "--grpc-port"),
             (self.http_port, LOOPBACK, "--http-port"),
             (self.metrics_port, LOOPBACK, "--metrics-port"),
@@ -127,10 +129,7 @@ def options_of(args: argparse.Namespace) -> UpOptions:
     Raises:
         CommandError: `--engine` or `--model` together with a manifest, which has its own.
     """
-    if args.workers > 1:
-        from slipstream_tools.gateway.options.checks import check_workers  # needs the packages of the gateway
-
-        check_workers(args.workers, args.admin_port)
+    redis = args.redis or None  # an empty one, as a shell makes it of an unset variable, is none
     if args.manifest is not None:
         for name, value in (("--engine", args.engine), ("--model", args.model)):
             if value is not None:
@@ -139,7 +138,7 @@ def options_of(args: argparse.Namespace) -> UpOptions:
                     "whose manifest has its own",
                     exit_code=2,
                 )
-        return read_options(args, UpOptions, manifest=args.manifest)
+        return read_options(args, UpOptions, manifest=args.manifest, redis=redis)
     name = (args.model or MODELS[0]) + ("-vllm" if args.engine == "vllm" else "")
     fetched = args.model if args.model != MODELS[0] else None
-    return read_options(args, UpOptions, manifest=EXAMPLES / f"{name}.yaml", model=fetched)
+    return read_options(args, UpOptions, manifest=EXAMPLES / f"{name}.yaml", model=fetched, redis=redis)

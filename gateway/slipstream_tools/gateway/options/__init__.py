@@ -29,7 +29,7 @@ _GROUPS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "access": (AccessSettings,),
     "admin paths: /metrics, /console, /v1/evidence, the inside of /v1/route": (AdminSettings,),
     "upstreams": (TlsSettings, UpstreamSettings),
-    "limits of one worker": (Limits, Deadlines),
+    "limits of each gateway": (Limits, Deadlines),
     "overload and health": (OverloadSettings, HealthSettings),
     "conformance": (ConformanceSettings,),
     "audit": (AuditSettings,),
@@ -52,7 +52,6 @@ def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> Gateway
     from slipstream_tools.gateway.options import checks  # needs the packages of the gateway; --help does not
 
     cluster, admin, access = source.cluster_of(args), checks.admin_of(args), checks.access_of(args)
-    checks.check_workers(args.workers, admin.port)
     checks.check_ext_proc(args)
     checks.check_files(args)
     listeners = [("--host", args.host), ("--admin-host", admin.host), *checks.ext_proc_host(args)]

@@ -15,6 +15,7 @@ from slipstream_core.environment import secret
 from slipstream_core.errors import CommandError, ManifestError
 from slipstream_core.hosts import is_loopback
 from slipstream_core.installation import how_to_install
+from slipstream_core.listeners import admin_ports
 from slipstream_core.manifest import RoutingTable
 from slipstream_core.manifest.grants import API_KEY_FIELD, key_uses, read_grants
 from slipstream_core.settings import AccessSettings, AdminSettings, AuditSettings, TlsSettings, UpstreamSettings
@@ -32,16 +33,6 @@ _OF_ONE_HOP = ("connection", "keep-alive", "proxy-connection", "te", "trailer", 
 _OF_THE_BODY = ("content-length", "content-type", "content-encoding", "accept-encoding")
 _OF_OURS = ("host", "expect", "traceparent", "tracestate", "x-request-timeout")
 _NEVER_FORWARDED = frozenset((*_OF_ONE_HOP, *_OF_THE_BODY, *_OF_OURS, "set-cookie", *PRIVATE))
-
-
-def check_workers(workers: int, admin_port: int | None) -> None:
-    """Raises `CommandError` for several workers without admin ports: no port would lead to all of them."""
-    if workers > 1 and admin_port is None:
-        raise CommandError(
-            f"--workers {workers}: each worker is a gateway with its own metrics, console and kill switch. Give "
-            "--admin-port PORT; the admin paths of the workers are on this port and the ones after it.",
-            exit_code=2,
-        )
 
 
 def check_ext_proc(args: argparse.Namespace) -> None:
@@ -162,9 +153,7 @@ def admin_of(args: argparse.Namespace) -> AdminSettings:
             raise CommandError("--open-metrics is for the admin port: give --admin-port N too.", exit_code=2)
         if args.admin_host != AdminSettings().host:
             raise CommandError("--admin-host is for the admin port: give --admin-port N too.", exit_code=2)
-    elif args.admin_port == args.port and args.port:
-        # Even on another address: the port alone decides which paths a request can reach.
-        raise CommandError(f"--admin-port and --port are both {args.port}.", exit_code=2)
+    admin_ports(args.admin_port, args.workers, public=args.port)
     return read_options(args, AdminSettings)
 
 
