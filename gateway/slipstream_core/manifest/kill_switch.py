@@ -38,8 +38,9 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KillEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn of a kill switch. `landed_s` is the time from the turn until all gateways that are known had applied it,
-    None if not all have confirmed it; `workers` is the number of those that have. `note` is free text."""
+    """A turn of a kill switch. `landed_s` is the time from the turn until it was in force: in a cluster, in all
+    gateways that report; with a manifest file, in this gateway. None if not all have confirmed it; `workers` is the
+    number of those that have. `note` is free text."""
 
     at: Time
     pair: str

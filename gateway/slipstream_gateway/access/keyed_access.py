@@ -199,6 +199,10 @@ class KeyedAccess:
         """The usage of `principal` within the limits of this process."""
         return self._limiter.local.usage(principal.key_id, principal.limits)
 
+    def local_limits(self, principal: Principal) -> Limits:
+        """The limits of `principal` in this process, which may be one of several."""
+        return self._limiter.local.share(principal.limits)
+
     async def shared_usage(self, principals: Sequence[Principal]) -> Sequence[InUse] | None:
         """The usage of each principal within the limits that all replicas share; None if they share none, or Redis is
         unreachable."""

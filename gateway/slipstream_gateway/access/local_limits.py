@@ -67,7 +67,7 @@ class LocalLimits:
         state = self._states.get(key_id)
         if state is None:
             state = self._new_state(key_id)
-        now_us, limits = self._clock_us(), limits.divided(self._parts)
+        now_us, limits = self._clock_us(), self.share(limits)
         charge = charge.fitted(limits)
         refused = self._refusal(state, limits, charge, now_us)
         if refused is None:
@@ -80,7 +80,7 @@ class LocalLimits:
         if state is None:
             return
         state.in_flight = max(state.in_flight - use.charged.places, 0)
-        limits, grant, now_us = use.limits.divided(self._parts), use.grant, self._clock_us()
+        limits, grant, now_us = self.share(use.limits), use.grant, self._clock_us()
         if limits.tokens_per_minute is not None:
             more_us = (use.taken.tokens - use.charged.tokens) * interval_us(limits.tokens_per_minute)
             if more_us > 0:
@@ -98,13 +98,17 @@ class LocalLimits:
         if state is None:
             return InUse()
         self._turn(state)
-        now_us, limits = self._clock_us(), limits.divided(self._parts)
+        now_us, limits = self._clock_us(), self.share(limits)
         return InUse(
             used(limits.requests_per_minute, state.requests_us - now_us),
             used(limits.tokens_per_minute, state.tokens_us - now_us),
             state.in_flight,
             state.nano_usd,
         )
+
+    def share(self, limits: Limits) -> Limits:
+        """The part of `limits` that this process grants."""
+        return limits.divided(self._parts)
 
     def _refusal(
         self, state: _State, limits: Limits, charge: Charge, now_us: float

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from slipstream_core.rate_limits import NANO_PER_USD, InUse
+from slipstream_core.rate_limits import NANO_PER_USD, InUse, Limits
 
 from slipstream_gateway.access import KeyedAccess, Principal
 
@@ -45,16 +44,18 @@ class KeysView:
         limited = self._access.limited()
         keys = limited[:MOST_SHOWN]
         shared = await self._access.shared_usage(keys)
-        usages: Sequence[InUse] = list(map(self._access.local_usage, keys)) if shared is None else shared
+        if shared is None:
+            rows = [_row(key, self._access.local_limits(key), self._access.local_usage(key)) for key in keys]
+        else:
+            rows = [_row(key, key.limits, usage) for key, usage in zip(keys, shared, strict=True)]
         return {
             "kept": "local" if shared is None else "redis",
-            "rows": [_row(key, usage) for key, usage in zip(keys, usages, strict=True)],
+            "rows": rows,
             "more": len(limited) - len(keys),
         }
 
 
-def _row(key: Principal, usage: InUse) -> KeyRow:
-    limits = key.limits
+def _row(key: Principal, limits: Limits, usage: InUse) -> KeyRow:
     return KeyRow(
         id=key.key_id,
         name=key.name,

@@ -28,10 +28,12 @@ Apply = Callable[[KillEvent], None]
 """Puts a turn in force in this gateway's memory."""
 
 
-def acted(apply: Apply, event: KillEvent) -> KillEvent:
-    """Puts `event` in force. Returns it with the time that this took."""
+def acted(apply: Apply, event: KillEvent, kills: Callable[[], Kills]) -> KillEvent:
+    """Puts `event` in force. Returns it with the time that this took; without one if `kills` has a later turn."""
     started_s = time.monotonic()
     apply(event)
+    if (event.pair in kills().pairs) is not event.on:
+        return event
     return msgspec.structs.replace(event, landed_s=time.monotonic() - started_s, workers=1)
 
 
@@ -57,7 +59,7 @@ class FileKillSwitch:
     async def turn(self, pair: str, *, on: bool, by: str, reason: str) -> KillEvent:
         """Never refused: a turn that cannot be stored has a note that says so."""
         event = KillEvent(at=time_of_turn(self.kills, pair), pair=pair, on=on, by=by, reason=reason)
-        event = acted(self._apply, event)
+        event = acted(self._apply, event, lambda: self.kills)
         problem = await self._stored(event)
         return event if problem is None else self._not_stored(event, problem)
 
@@ -114,7 +116,7 @@ class OwnKillSwitch:
         event = KillEvent(
             at=time_of_turn(self.kills, pair), pair=pair, on=on, by=by, reason=reason, note=self._note(pair, on=on)
         )
-        event = acted(self._apply, event)
+        event = acted(self._apply, event, lambda: self.kills)
         self._apply(event)  # with the time
         return event
 

@@ -83,7 +83,8 @@ def _turn(url: str, pair: str, on: bool, headers: Mapping[str, str], timeout_s: 
     )
     try:
         with _opener.open(request, timeout=timeout_s) as response:
-            return _Answer(url, msgspec.json.decode(response.read(), type=KillEvent))
+            event = msgspec.json.decode(response.read(), type=KillEvent)
+            return _Answer(url, event) if event.landed_s is not None else _Answer(url, None, "it is not in force")
     except HTTPError as exc:
         return _Answer(url, None, f"{exc.code}: {_message(exc)}")
     except (OSError, ValueError, HTTPException) as exc:
