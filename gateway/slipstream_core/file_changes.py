@@ -51,8 +51,17 @@ def replace_file(path: Path, data: bytes, *, is_private: bool = False) -> None:
             file.flush()
             os.fsync(descriptor)
         new.replace(path)
+        _sync_folder(path.parent)
     finally:
         new.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _keep_permissions(path: Path, descriptor: int) -> None:

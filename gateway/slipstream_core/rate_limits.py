@@ -118,14 +118,6 @@ class InUse(NamedTuple):
     concurrent: int = 0
     nano_usd: int = 0
 
-    def plus(self, other: InUse) -> InUse:
-        return InUse(
-            self.requests + other.requests,
-            self.tokens + other.tokens,
-            self.concurrent + other.concurrent,
-            self.nano_usd + other.nano_usd,
-        )
-
 
 class Use(NamedTuple):
     """A finished request: its charge and its real usage."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
+
+_log = logging.getLogger(__name__)
 
 
 async def cancel(*tasks: asyncio.Future[Any] | None) -> None:
@@ -18,9 +21,15 @@ async def cancel(*tasks: asyncio.Future[Any] | None) -> None:
 
 @asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
-    """Runs `work` in a task while the context is open."""
+    """Runs `work` in a task while the context is open. Logs its error if it fails."""
     task = asyncio.create_task(work)
+    task.add_done_callback(_log_failure)
     try:
         yield task
     finally:
         await cancel(task)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("%s failed", task.get_coro(), exc_info=error)

@@ -132,7 +132,7 @@ class KillFile:
             with self.path.with_name(f"{self.path.name}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 kills = edit(_decode(_bytes(self.path), self.path))
-                _write(self.path, msgspec.json.format(msgspec.json.encode(kills)))
+                replace_file(self.path, msgspec.json.format(msgspec.json.encode(kills)) + b"\n")
         except OSError as error:
             raise self._not_storable(error) from error
         return kills
@@ -155,13 +155,3 @@ def _decode(data: bytes | None, path: Path) -> Kills:
         return msgspec.json.decode(data, type=Kills)
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"is not a kill-switch file: {error}. {_REMEDY}", field=str(path)) from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes the file atomically, and durably against a crash of the machine."""
-    replace_file(path, data + b"\n")
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

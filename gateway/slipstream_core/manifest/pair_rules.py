@@ -85,7 +85,8 @@ def _addresses(protocol: WireProtocol, when: Term | None = None) -> Rule:
 
     unless = "" if when is None else f"{(~when).cel} || "
     cel = f"{unless}!has(self.endpoints) || self.endpoints.all(item, item.matches('{_OUTLINES[protocol]}'))"
-    form = f"endpoints must be {address_form(protocol)}, without credentials, query and fragment"
+    path = " with or without a path" if protocol is WireProtocol.OPENAI else ""
+    form = f"endpoints must be {address_form(protocol)}{path}, without credentials, query and fragment"
     return Rule(problems, cel, form)
 
 
@@ -227,7 +228,7 @@ _ENGINE = (
     ),
     no_effect("adapters", _BY_TRITON, "with serving triton", ()),
     unique("adapters", "name", "is listed twice: {}"),
-    required("adapters[].source", ~filled("endpoints"), "without spec.engine.endpoints"),
+    required("adapters[].source", ~filled("endpoints") & ~_BY_TRITON, "without spec.engine.endpoints"),
     no_effect("adapters[].source", filled("endpoints"), "with spec.engine.endpoints"),
     no_effect("adapters[].model", ~filled("endpoints"), "without spec.engine.endpoints"),
 )
@@ -251,7 +252,7 @@ _DRAFT = (
     rule(
         "alternatives[]",
         ~given("source") | ~field("item").equals(field("source", "")),
-        "must be another checkpoint than the drafts before it, got {}",
+        "must be another checkpoint than spec.draft.source, got {}",
     ),
     unique("alternatives", "", "must be another checkpoint than the drafts before it, got {}"),
 )

@@ -38,7 +38,7 @@ def explained(error: Exception) -> tuple[str, str]:
     if isinstance(error, TimeoutError | RedisTimeout):
         return "unreachable", "it does not respond in time"
     if isinstance(error, ResponseError):
-        return "handshake", f"it returned {message_of(error)}"
+        return type(error).__name__, f"it returned {message_of(error)}"
     if isinstance(error, RedisError | OSError):
         return "unreachable", str(error) or type(error).__name__
     return "unforeseen", f"an unexpected {type(error).__name__}"

@@ -47,8 +47,10 @@ class Selection(NamedTuple):
         if self.request_class is not None:
             names = table.column("request_class").to_pylist()
             table = table.filter(pa.array([self._is_of_class(name) for name in names], pa.bool_()))
-        if self.since_time is not None:
-            table = table.filter(pc.field("time") >= self.since_time)
+        if self.since_time is not None:  # Arrow compares times of one zone only
+            table = table.filter(
+                pc.field("time") >= self.since_time.astimezone(datetime.UTC)
+            )  # Arrow compares one zone
         if self.target is not None:
             table = table.filter(pc.field("target") == self.target)
         return table

@@ -1,4 +1,4 @@
-"""Running means and variances of the comparison's arms, in a form that gateways can exchange and merge."""
+"""Running means and variances of the comparison's arms, in a form that can be merged."""
 
 from __future__ import annotations
 
