@@ -126,7 +126,7 @@ def test_the_page_shows_the_operators_decisions_and_turns_the_pairs_switch(
         assert "on 2 gateways" in page.inner_text("#kill-landing")
         page.wait_for_selector("#kill-open.again")
         assert page.inner_text("#kill-state") == "Stopped by the pair's kill switch."
-        assert "Speculation stopped by Ada" in page.locator("#history li").first.inner_text()
+        page.locator("#history li:first-child", has_text="Speculation stopped by Ada").wait_for()
     assert acme.client.get(acme.path("ModelPair", "acme"))["spec"]["killSwitch"] is True
     for gateway in (first, second):
         answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=chat("tokens=2"), timeout=15.0)

@@ -60,7 +60,7 @@ def test_template_is_a_decoupled_model_of_the_python_backend() -> None:
 
 def test_the_documentation_names_the_tensors_and_the_applications() -> None:
     config = _config(template_model())
-    page = (Path(__file__).parents[3] / "docs" / "howto" / "engine-contract.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "triton-models.md").read_text(encoding="utf-8")
     for name in (*(tensor.name for tensor in (*config.input, *config.output)), APPLICATION, OWN, VLLM):
         assert f"`{name}`" in page
     assert _parameters(config)[APPLICATION] == OWN
