@@ -15,6 +15,7 @@ from slipstream_core.settings import AdminSettings, AuditSettings, ClusterSettin
 
 from tests.gateway.pair_manifest import chat
 from tests.support.browser import chromium
+from tests.support.kube_client import KubeError
 from tests.support.polling import eventually
 
 ASKED = {"x-slipstream-console": "1"}
@@ -104,7 +105,8 @@ def test_the_page_shows_the_operators_decisions_and_turns_the_pairs_switch(
     assert not _figures(first.url)["pairs"][0]["killed"]
 
     _grant(acme, "gateway-kills", PATCH)
-    eventually(lambda: acme.server.client("gateway").patch(acme.path("ModelPair", "acme"), {}), "the right is there")
+    patch = acme.server.client("gateway").patch
+    eventually(lambda: patch(acme.path("ModelPair", "acme"), {}), "the right is there", ignoring=KubeError)
     with chromium() as browser:
         page = browser.new_page()
         page.goto(f"{first.url}/console")
