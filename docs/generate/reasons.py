@@ -114,7 +114,8 @@ saving = L · (TPOT_plain(load) − step(γ, load) / E(β, γ)) − (TTFT_specul
 L is the expected output length, β the expected acceptance, E the tokens that one step yields, and step(γ, load) the
 time of one step. The draft length with the largest saving is used. If the servers choose the draft
 tokens of each step themselves, a greedy request gets the longest permitted draft length as a maximum instead,
-and a saving that is merely possible counts as well, except for a short answer: the reason is then
+and a saving that is merely possible counts as well, except for an answer of at most 40 tokens
+whose draft model has to read the prompt first: the reason is then
 `speculation_may_pay`.
 
 Before an answer of at least eight steps has been timed, only ratios are known: the saving is a share of the plain

@@ -35,6 +35,10 @@ KeyFile = Annotated[
         "--keys",
     ),
 ]
+Workers = Annotated[
+    AtLeastOne,
+    option("gateways that serve the port, each with an admin port: --admin-port and the ones after it"),
+]
 Redis = Annotated[
     str | None,
     option(
@@ -368,7 +372,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             "extproc' 127.0.0.1:9002)"
         ),
     ] = None
-    workers: Annotated[AtLeastOne, option("gateways that serve the port, each with an admin port of its own")] = 1
+    workers: Workers = 1
     redis_url: Redis = None
     classifier: Classifier = None
     state_folder: Annotated[

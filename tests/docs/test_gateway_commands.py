@@ -80,7 +80,7 @@ def test_gateway_with_workers_serves_the_manifest_above(
     [port] = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     with shell.serving(
-        blocks[0], {"--workers 4 --admin-port 9090": f"--workers 4 --admin-port 0 --port {port}"}, url=url
+        blocks[0], {"--workers 4 --admin-port 9190": f"--workers 4 --admin-port 0 --port {port}"}, url=url
     ):
         assert post(url, {**ASKED, "model": "llama-70b"}).status_code == 200
 

@@ -6,12 +6,12 @@ import argparse
 from typing import Annotated
 
 import msgspec
-from slipstream_core.arguments import AtLeastOne, File, Port, Seconds, add_options, option, read_options
+from slipstream_core.arguments import File, Port, Seconds, add_options, option, read_options
 from slipstream_core.errors import CommandError
 from slipstream_core.listeners import admin_ports
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.manifest.vllm_command import set_by_slipstream
-from slipstream_core.settings import CaptureStore, Classifier, KeyFile, Redis
+from slipstream_core.settings import CaptureStore, Classifier, KeyFile, Redis, Workers
 
 from slipstream_tools.up.ports import Port as TakenPort
 
@@ -57,7 +57,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: Annotated[Port | None, option("Triton's gRPC port (default: a free one)")] = None
     http_port: Annotated[Port | None, option("Triton's HTTP port (default: a free one)")] = None
     metrics_port: Annotated[Port | None, option("Triton's metrics port (default: a free one)")] = None
-    workers: Annotated[AtLeastOne, option("gateways that serve the port, each with an admin port of its own")] = 1
+    workers: Workers = 1
     redis: Redis = None
     classifier: Classifier = None
     capture_store: CaptureStore = None
