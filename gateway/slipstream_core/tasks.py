@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+from slipstream_core.errors import SlipstreamError
+
 _log = logging.getLogger(__name__)
 
 
@@ -21,7 +23,8 @@ async def cancel(*tasks: asyncio.Future[Any] | None) -> None:
 
 @asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
-    """Runs `work` in a task while the context is open. Logs its error if it fails."""
+    """Runs `work` in a task while the context is open. An unforeseen error of `work` is logged; a `SlipstreamError` is
+    for the caller to find in the task."""
     task = asyncio.create_task(work)
     task.add_done_callback(_log_failure)
     try:
@@ -31,5 +34,6 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("%s failed", task.get_coro(), exc_info=error)
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, SlipstreamError):
+        _log.error("%s ended with an unforeseen error", task.get_coro(), exc_info=error)

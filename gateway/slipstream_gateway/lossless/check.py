@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -195,7 +196,7 @@ class Check:
             request_id="conformance",
             token_ids=probe.has_ids,
         )
-        with self._running(probe, side.replica):
+        with self._running(probe, side.replica, side.draft_length):
             completion = await side.replica.upstream.complete(job)
         if side.draft_length:  # a plain answer does not clear a draft that breaks servers
             self._deaths.answered(self._pair, probe.request)
@@ -208,7 +209,7 @@ class Check:
             raise Incomparable("the server cannot score prompts while it has LoRA adapters")
         if not answer.prompt_token_ids:
             raise Incomparable("the server returns no token ids")
-        with self._running(probe, plain.replica):
+        with self._running(probe, plain.replica, 0):
             return await scores_of(
                 plain.replica.upstream,
                 answer.prompt_token_ids,
@@ -217,9 +218,11 @@ class Check:
             )
 
     @contextlib.contextmanager
-    def _running(self, probe: Probe, replica: Replica) -> Iterator[None]:
-        """Records a failure of `replica` with `probe`. Raises `BreaksServers` first if the probe broke servers."""
+    def _running(self, probe: Probe, replica: Replica, draft_length: int) -> Iterator[None]:
+        """Counts `probe` in the load of `replica`, by which the times of other requests are judged, and records a
+        failure. Raises `BreaksServers` first if the probe broke servers."""
         self._deaths.check(self._pair, probe.request)
+        replica.acquire(draft_length, time.perf_counter())
         try:
             yield
         except SlipstreamError as exc:
@@ -227,6 +230,8 @@ class Check:
             if isinstance(exc, UpstreamUnavailable):
                 replica.lost()
             raise
+        finally:
+            replica.release(draft_length, time.perf_counter())
 
 
 def _hint(refusal: SlipstreamError) -> str:

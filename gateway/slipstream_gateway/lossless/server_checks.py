@@ -176,11 +176,7 @@ class ServerChecks:
             plain = self._plain()
             if plain is None:
                 return None
-            self._replica.acquire(0, time.perf_counter())
-            try:
-                return await self._run(plain)
-            finally:
-                self._replica.release(0, time.perf_counter())
+            return await self._run(plain)
         except (UpstreamError, Overloaded) as exc:
             _log.info("%s: no response to the check of the engine: %s", self._replica.name, type(exc).__name__)
             return None

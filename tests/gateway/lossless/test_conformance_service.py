@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 from slipstream_core.settings import ConformanceSettings, HealthSettings
+from slipstream_gateway.lossless.server_checks import AT_ONCE
 
 from tests.gateway.openai_server import OpenAiServer
 from tests.gateway.pair_manifest import chat, manifest_text
@@ -40,6 +41,25 @@ def test_nothing_speculates_before_the_first_check_and_plain_decoding_waits_for_
     for temperature in (0, 0.8):
         assert _reason(running, chat("tokens=2", temperature=temperature)) == "engine_unverified"
     assert _conformance(running)[0]["checked_s"] is None
+
+
+def _outstanding(gateway: Any) -> dict[str, int]:
+    """The requests in flight at each server, by arm."""
+    state = httpx.get(f"{gateway.url}/admin/events", headers={"accept": "application/json"}, timeout=PATIENCE_S).json()
+    return {seat["arm"]: seat["outstanding"] for seat in state["pools"]}
+
+
+def test_each_probe_counts_in_the_load_of_its_server(gateway: Make, openai_server: Make) -> None:
+    """Else the times of requests beside a check would be learned as those of an idle server. One sampled probe runs
+    beside the greedy ones."""
+    plain, speculative = openai_server(), openai_server()
+    speculative.slow_s = PATIENCE_S
+    running = gateway(manifest_text([plain.url], [speculative.url]), conformance=ON)
+    eventually(lambda: _outstanding(running) == {"plain": 0, "speculative": AT_ONCE + 1}, "probes at one server")
+    speculative.slow_s = 0.0
+    other = gateway(manifest_text([plain.url], [speculative.url]), conformance=ON)
+    eventually(lambda: _conformance(other)[0]["checked_s"] is not None, "a check")
+    assert set(_outstanding(other).values()) == {0}
 
 
 def test_a_slow_server_is_checked_as_well(gateway: Make, openai_server: Make) -> None:
