@@ -57,9 +57,12 @@ def replace_file(path: Path, data: bytes, *, is_private: bool = False) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
+    """Makes the replacement durable where the file system can: some network file systems refuse this for folders, and
+    the file itself has been written."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
