@@ -101,6 +101,7 @@ def test_a_key_that_keeps_the_answers_it_likes_moves_no_other_keys_evidence(
 
     all_at_once(keep_or_end, [SHORT, LONG] * HOSTILE)
     after = speed_up(url, **allowed)
-    assert after[1] <= before[0] <= after[2]
+    assert after[1] <= before[2]
+    assert before[1] <= after[2]
     if others > 1:
         assert after[1] > 1.0
