@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint newest-vllm format crds docs lock audit sbom images train train-eagle wheel wheel-compiled clean
+.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint newest-vllm format crds docs lock audit sbom images train train-eagle wheel wheel-compiled wheel-vllm clean
 
 help:
 	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
@@ -23,10 +23,11 @@ help:
 	@echo "make crds    the charts' parts that are made from the code: custom resources, dashboards, alerts"
 	@echo "make docs    the site into .run/site, and the reference pages that are made from the code"
 	@echo "make audit   bandit over the code, known vulnerabilities of what is pinned (where their service is reached)"
-	@echo "make sbom    what is installed, as CycloneDX, into .run/sbom.json"
+	@echo "make sbom    what is installed, here and in the images, as CycloneDX: .run/sbom*.json"
 	@echo "make lock    the hashes that the images are built with, after a change of constraints.txt or s3.in"
-	@echo "make images  the three container images (TRITON_IMAGE=… where yours has another name)"
-	@echo "make wheel   the package, pure Python; make wheel-compiled: with compiled code, for this platform"
+	@echo "make images  the container images (BUILDER=buildah; TRITON_IMAGE=… where yours has another name)"
+	@echo "make wheel   the package, pure Python; make wheel-compiled: with compiled code, for this platform;"
+	@echo "             make wheel-vllm: vLLM's plugin"
 	@echo "make train   train an embedded pair from its seed (an hour or so on 2 cores, resumes)"
 
 up: install-run
@@ -80,24 +81,29 @@ audit: install-dev
 sbom: install-dev
 	@mkdir -p .run
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o .run/sbom.json $(BIN)/python
+	for image in gateway drafts operator; do $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml \
+	  --output-reproducible -o .run/sbom-$$image.json requirements/$$image.txt || exit 1; done
 
 # The packages of an image, each file with its hashes; the versions are those of constraints.txt. PyTorch and Triton's
 # wheel are not among them: the build that fits depends on the GPU and comes with the base image.
-LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate
+LOCK := $(BIN)/uv pip compile --quiet --python-version 3.11.2 --generate-hashes --no-header --no-annotate
 LOCK_OURS := $(LOCK) --constraint constraints.txt pyproject.toml
 lock: install-dev
-	$(LOCK_OURS) --extra gateway --extra redis --extra kubernetes --extra drafts --output-file requirements/gateway.txt
+	$(LOCK_OURS) --extra gateway --extra redis --extra kubernetes --output-file requirements/gateway.txt
+	$(LOCK_OURS) --extra drafts --output-file requirements/drafts.txt
 	$(LOCK_OURS) --extra operator --output-file requirements/operator.txt
 	$(LOCK) --output-file requirements/s3.txt requirements/s3.in
 
 VERSION      := 0.2.0
 TRITON_IMAGE ?= nvidia/tritonserver:25.05-py3
 VLLM_IMAGE   ?= vllm/vllm-openai:v0.32.0
+BUILDER      ?= docker
 images:
-	docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:$(VERSION) .
-	docker build -f deploy/docker/operator.Dockerfile -t slipstream-operator:$(VERSION) .
-	docker build -f deploy/docker/triton.Dockerfile -t slipstream-triton:$(VERSION) --build-arg TRITON_IMAGE=$(TRITON_IMAGE) .
-	docker build -f deploy/docker/vllm.Dockerfile -t slipstream-vllm:$(VERSION) --build-arg VLLM_IMAGE=$(VLLM_IMAGE) .
+	$(BUILDER) build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:$(VERSION) .
+	$(BUILDER) build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:$(VERSION)-capture --build-arg CAPTURE=yes .
+	$(BUILDER) build -f deploy/docker/operator.Dockerfile -t slipstream-operator:$(VERSION) .
+	$(BUILDER) build -f deploy/docker/triton.Dockerfile -t slipstream-triton:$(VERSION) --build-arg TRITON_IMAGE=$(TRITON_IMAGE) .
+	$(BUILDER) build -f deploy/docker/vllm.Dockerfile -t slipstream-vllm:$(VERSION) --build-arg VLLM_IMAGE=$(VLLM_IMAGE) .
 
 # Seven training runs. Each one resumes after an interruption; checkpoints stay in $(TRAIN) until the last lines copy them.
 TRAIN   := .run/train
@@ -123,6 +129,9 @@ train-eagle: install-dev
 
 wheel: install-dev
 	$(BIN)/python -m build --wheel
+
+wheel-vllm: install-dev
+	$(BIN)/python -m build --wheel --outdir dist kernels/slipstream_vllm
 
 # The same wheel for one platform and one Python, with compiled code; needs a C compiler.
 wheel-compiled: install-dev

@@ -5,27 +5,37 @@
 #       slipstream-gateway:0.2.0 --manifest /etc/slipstream/pair.yaml --allow-anonymous
 #
 # For other machines: --keys FILE instead. Without either option it refuses to start.
-FROM python:3.12.11-slim-bookworm AS build
+#
+# With `--build-arg CAPTURE=yes -t slipstream-gateway:0.2.0-capture` it also has what --capture-store needs.
+FROM debian:12.11-slim AS python
+RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates python3 \
+    && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* \
+    && useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin slipstream
+
+FROM python AS build
 WORKDIR /src
-COPY constraints.txt ./
-RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* \
-    && pip install --no-cache-dir -c constraints.txt build hatchling mypy setuptools
+COPY constraints.txt requirements/gateway.txt ./
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev python3-dev python3-venv \
+    && python3 -m venv --without-pip /opt/slipstream && python3 -m venv /build \
+    && /build/bin/pip install --no-cache-dir -c constraints.txt build hatchling msgspec mypy numpy setuptools
+# With a date, compiled Python names its source by a hash: two builds are equal.
+ENV PIP_PYTHON=/opt/slipstream/bin/python SOURCE_DATE_EPOCH=0
+# Dependencies with hashes first; then our own wheel, without downloads.
+RUN /build/bin/pip install --no-cache-dir --require-hashes --no-deps -r gateway.txt
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY gateway gateway
 COPY operator operator
 COPY kernels kernels
 COPY deploy/model_repository deploy/model_repository
 # With compiled code: see hatch_build.py.
-RUN SLIPSTREAM_COMPILE=1 python -m build --wheel --no-isolation --outdir /wheels
-COPY requirements/gateway.txt ./requirements.txt
-# Dependencies with hashes first; then our own wheel, without downloads.
-RUN python -m venv /opt/slipstream \
-    && /opt/slipstream/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements.txt \
-    && /opt/slipstream/bin/pip install --no-cache-dir --no-index -c constraints.txt "$(ls /wheels/*.whl)[gateway,redis,kubernetes]" \
-    && /opt/slipstream/bin/pip uninstall --yes pip
+RUN SLIPSTREAM_COMPILE=1 /build/bin/python -m build --wheel --no-isolation --outdir /wheels \
+    && /build/bin/pip install --no-cache-dir --no-index -c constraints.txt "$(ls /wheels/*.whl)[gateway,redis,kubernetes]"
 
-FROM python:3.12.11-slim-bookworm
-RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin slipstream
+COPY requirements/drafts.txt ./
+ARG CAPTURE=
+RUN test -z "$CAPTURE" || /build/bin/pip install --no-cache-dir --require-hashes --no-deps -r drafts.txt
+
+FROM python
 COPY --from=build /opt/slipstream /opt/slipstream
 ENV PATH=/opt/slipstream/bin:${PATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import pytest
 from slipstream_core.manifest.reports import REPORT_SELECTOR
-from slipstream_tools.up.processes import Child
 
 from tests.charts.conftest import JSON, Only, Render
-from tests.support.command import SLIPSTREAM
+from tests.charts.release import EXAMPLE, Release, answers, until
 from tests.support.http_server import Asked, Reply, answering
 from tests.support.kube import KubeApiServer
 from tests.support.manifests import manifest
-from tests.support.polling import eventually
 
-EXAMPLE = Path(__file__).parents[2] / "deploy" / "examples" / "cluster-embedded.yaml"
 TIMEOUT_S = 60.0
 CHILDREN = {
     "/apis/apps/v1/namespaces/{}/deployments",
@@ -29,41 +24,6 @@ CHILDREN = {
     "/api/v1/namespaces/{}/configmaps",
     "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
 }
-RBAC = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
-
-
-class Release:
-    """A release of the chart in a namespace: its rights in the API server, its processes on this machine."""
-
-    def __init__(self, kube: KubeApiServer, objects: list[JSON], only: Only, namespace: str, folder: Path) -> None:
-        self._kube, self.objects, self._only = kube, objects, only
-        self.namespace, self._folder = namespace, folder
-        self.processes = ExitStack()
-        kube.client().apply_yaml([item for item in objects if item["kind"] in RBAC])
-
-    def pods(self, component: str) -> JSON:
-        """The template of its pods."""
-        template = self._only(self.objects, "Deployment", f"-{component}")["spec"]["template"]
-        assert isinstance(template, dict)
-        return template
-
-    def start(self, component: str, **replaced: object) -> Child:
-        """Its process, with those options of the chart replaced that are a matter of the machine."""
-        pod = self.pods(component)["spec"]
-        [container] = pod["containers"]
-        account = f"{self.namespace}/{pod['serviceAccountName']}"
-        options = {"host": "127.0.0.1", "kubeconfig": self._kube.kubeconfig(account, namespace=self.namespace)}
-        child = Child(
-            name=component,
-            command=[
-                *(*SLIPSTREAM, *container["args"]),
-                *(f"--{name.replace('_', '-')}={value}" for name, value in {**options, **replaced}.items()),
-            ],
-            log_path=self._folder / f"{component}.log",
-            env={**os.environ, "POD_NAME": f"{component}-0", "POD_UID": "", "POD_NAMESPACE": self.namespace},
-        )
-        self.processes.callback(child.stop, timeout_s=10.0)
-        return child
 
 
 @pytest.fixture
@@ -81,27 +41,6 @@ def release(
     started = Release(kube, objects, only, namespace, tmp_path)
     with started.processes:
         yield started
-
-
-def until(what: Callable[[], object], child: Child) -> Any:
-    """What `what` returns once that is true."""
-
-    def look() -> object:
-        assert child.exit_status() is None, child.log_tail()
-        return what()
-
-    return eventually(look, seen=child.log_tail)
-
-
-def answers(url: str) -> Callable[[], JSON | None]:
-    def ask() -> JSON | None:
-        try:
-            answer = httpx.get(url, timeout=5)
-        except httpx.HTTPError:
-            return None
-        return {"status": answer.status_code, "text": answer.text}
-
-    return ask
 
 
 def test_gateway_reads_pairs_reports_and_is_ready(

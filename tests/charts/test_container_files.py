@@ -75,8 +75,11 @@ def test_there_is_one_for_each_part() -> None:
 
 @all_files
 def test_bases_are_exact_versions(path: Path) -> None:
-    defaults = dict(value.split("=", 1) for value in steps(path, "ARG"))
+    defaults = dict(value.split("=", 1) for value in steps(path, "ARG") if "=" in value)
+    stage_names = {name for value in steps(path, "FROM") for name in value.split(" AS ")[1:]}
     for value in steps(path, "FROM"):
+        if value.split(" AS ")[0] in stage_names:
+            continue
         image = re.sub(r"\$\{(\w+)\}", lambda match: defaults[match[1]], value.split(" AS ")[0])
         repository, _, tag = image.partition(":")
         assert re.match(r"v?\d+\.\d+", tag), image
