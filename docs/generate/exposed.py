@@ -29,7 +29,7 @@ from slipstream_gateway.lossless.findings import Subject
 from slipstream_gateway.lossless.parity import ParityCount
 from slipstream_gateway.request.candidates import Result
 from slipstream_gateway.request.outcome import Outcome
-from slipstream_gateway.request.resume import ResumptionCount
+from slipstream_gateway.request.search import ResumptionCount
 from slipstream_gateway.telemetry.areas import (
     observe_access,
     observe_audit,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
+from slipstream_core.manifest.model_pair import MAX_DRAFT_TOKENS
 from slipstream_core.types import Mode
-from slipstream_gateway.api import parse, responses
+from slipstream_gateway.api import parse, parse_responses
 from slipstream_gateway.api.body import WireBody, WireResponsesBody
 from slipstream_gateway.api.features import MAX_CHOICES, MAX_TOKENS, NO_EFFECT
 from slipstream_gateway.api.parse import COMPLETION_MAX_TOKENS
@@ -285,7 +285,7 @@ def _response_request(body: Schema) -> Schema:
     """Without `input` there must be something that stands for it."""
     schema = _request(body, without=(), required=["model"])
     schema["properties"]["background"] = {"enum": [False, None], "description": _DESCRIPTIONS["background"]}
-    return schema | {"anyOf": [{"required": [name]} for name in ("input", *responses.STORED_INPUT)]}
+    return schema | {"anyOf": [{"required": [name]} for name in ("input", *parse_responses.STORED_INPUT)]}
 
 
 def _request(body: Schema, *, without: tuple[str, ...], required: list[str]) -> Schema:

@@ -12,7 +12,7 @@ Modules, in the order of a request:
     class_lengths  the present draft length of each class
     draft_allocation  which draft tokens of adaptive requests are worth their rows in a step
     drafters       capabilities of vLLM's drafters: fewer tokens, steps without the drafter
-    drafting       skips the drafter in steps without drafts, and completes the draft model's cache afterwards
+    draft_passes   skips the drafter in steps without drafts, and completes the draft model's cache afterwards
     hybrid_v2      on V2, copies of the text beside the drafter's tokens; draft_choice: which of them a request verifies
     no_drafts      runs a step without drafts at the cost of a step without speculation
     acceptance     accepts a draft token iff the server's own sampler draws the same token; acceptance_v2: on V2

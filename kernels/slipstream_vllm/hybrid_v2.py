@@ -3,7 +3,7 @@
 vLLM's kernel for n-grams finds the last tokens of each request in its prompt and answer, on the device. `DraftChoice`
 takes one draft for each request, and nothing waits for the device. The scheduler learns with the results of a step
 which drafts were copied. Where all requests of a batch copy long passages, it has the drafter's passes left out:
-`drafting_v2` completes the cache of a draft model later, and a head still reads the tokens of the step.
+`draft_passes_v2` completes the cache of a draft model later, and a head still reads the tokens of the step.
 """
 
 from __future__ import annotations

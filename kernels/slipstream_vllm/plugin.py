@@ -30,11 +30,11 @@ def register() -> None:
         return
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    from slipstream_vllm import control, counters, drafting, engine_time, resumption, routes
+    from slipstream_vllm import control, counters, draft_passes, engine_time, resumption, routes
 
     for module in (admission, control, counters, engine_time, resumption, routes):
         module.install()
-    drafting.install_in_engine()
+    draft_passes.install_in_engine()
     wrap(WorkerWrapperBase, "init_device", _with_worker_hooks)
 
 
@@ -85,17 +85,17 @@ def _install_in_worker(vllm_config: Any) -> None:
 
             acceptance_v2.install_in_worker()
         if settings.skips_draft_passes():
-            from slipstream_vllm import drafting_v2
+            from slipstream_vllm import draft_passes_v2
 
-            drafting_v2.install_in_worker()
+            draft_passes_v2.install_in_worker()
         if settings.is_hybrid(vllm_config):
             from slipstream_vllm import hybrid_v2
 
             hybrid_v2.install_in_worker()
         return
-    from slipstream_vllm import acceptance, drafting, no_drafts, seeds
+    from slipstream_vllm import acceptance, draft_passes, no_drafts, seeds
 
-    for module in (drafting, acceptance, no_drafts, seeds):
+    for module in (draft_passes, acceptance, no_drafts, seeds):
         module.install_in_worker()
 
 

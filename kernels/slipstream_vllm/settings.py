@@ -82,7 +82,7 @@ def extends_v2() -> bool:
 
 
 def skips_draft_passes() -> bool:
-    """Whether `drafting_v2` was tested with the V2 runner of this vLLM."""
+    """Whether `draft_passes_v2` was tested with the V2 runner of this vLLM."""
     return _release() == _V2_TESTED
 
 

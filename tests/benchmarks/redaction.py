@@ -9,7 +9,7 @@ import argparse
 import time
 from pathlib import Path
 
-import slipstream_core.manifest.objects
+import slipstream_core.manifest.model_pair
 from slipstream_core.manifest.capture import Capture
 from slipstream_gateway.capture.redaction.redactor import Redactor
 
@@ -52,7 +52,7 @@ HOSTILE = {
 def measure(args: argparse.Namespace, report: Report) -> None:
     redactor, size = Redactor(Capture()), args.bytes
     texts = {name: piece * (size // len(piece.encode())) for name, piece in HOSTILE.items()}
-    code = Path(slipstream_core.manifest.objects.__file__).read_text(encoding="utf-8")
+    code = Path(slipstream_core.manifest.model_pair.__file__).read_text(encoding="utf-8")
     for name, text in {"code": code * (size // len(code)), **texts}.items():
         began_s = time.process_time()
         redactor.text(text)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.speculation_policy import SpeculationPolicySpec
 from slipstream_core.manifest.status import Phase
 from slipstream_operator.rollout.analysis.facts import ClassMemory
 from slipstream_operator.rollout.analysis.ledger import terms_of

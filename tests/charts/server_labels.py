@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.resources import parse_resource
 from slipstream_operator.children.identity import Owner, Software
 from slipstream_operator.types import ServingDefaults

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from slipstream_core.errors import InvalidRequest, RequestError
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request
-from slipstream_gateway.api.responses import parse_responses_request
+from slipstream_gateway.api.parse_responses import parse_responses_request
 
 DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "openapi.json").read_text(encoding="utf-8"))
 SCHEMAS = DOCUMENT["components"]["schemas"]

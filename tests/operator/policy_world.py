@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.resources import parse_resource
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.manifest.status import ClassStatus, Condition, GatewaysStatus, Phase, SpeculationPolicyStatus
 from slipstream_core.manifest.versions import good_version
 from slipstream_core.observation import Observation, Subject
@@ -22,7 +23,7 @@ from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
 from slipstream_operator.rollout.analysis.facts import ClassFacts
 from slipstream_operator.rollout.analysis.ledger import PolicyLedger
 from slipstream_operator.rollout.evidence import unread
-from slipstream_operator.rollout.starting import readable
+from slipstream_operator.rollout.remembered import readable
 from slipstream_operator.types import Note, PolicyPlan
 
 from tests.support.manifests import manifest

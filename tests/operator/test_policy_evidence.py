@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 from slipstream_core.errors import CommandError
-from slipstream_core.manifest.objects import SpeculationPolicy
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
 from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.types import Arm

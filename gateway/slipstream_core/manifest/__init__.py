@@ -19,18 +19,11 @@ from slipstream_core.manifest.engines import (
 )
 from slipstream_core.manifest.files import EMBEDDED_MANIFEST, ManifestFile, compile_file, load_file, read_file
 from slipstream_core.manifest.fingerprint import SpecHashes
-from slipstream_core.manifest.objects import (
-    API_VERSION,
-    ClassRule,
-    Draft,
-    ManifestObject,
-    ModelPair,
-    SpeculationPolicy,
-    Target,
-)
+from slipstream_core.manifest.model_pair import API_VERSION, Draft, ModelPair, Target
 from slipstream_core.manifest.parse import parse, parse_documents
 from slipstream_core.manifest.resolve import Resolution, kills_of, resolve
 from slipstream_core.manifest.resources import ParsedResource, parse_resource, raw_kill_switch
+from slipstream_core.manifest.speculation_policy import ClassRule, ManifestObject, SpeculationPolicy
 from slipstream_core.manifest.standing import ClassStanding, PairStatus, Standing, pair_status_of, standing_of
 from slipstream_core.manifest.status import Phase
 from slipstream_core.manifest.table import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream_core.manifest.engines import Adapter, VllmEngine
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 
 ADAPTER_SEPARATOR = ":"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.revision import revision_of
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, part_of
 from slipstream_core.manifest.table import CanaryRoute, Route, compile_route

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from slipstream_core.manifest.base import LABEL_PATTERN, Share, Spec
 from slipstream_core.manifest.naming import CLASS_PATTERN
-from slipstream_core.manifest.spec import LABEL_PATTERN, Share, Spec
 
 MAX_PATTERN = 512
 _Label = Annotated[str, Meta(pattern=LABEL_PATTERN, max_length=32)]

@@ -14,14 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from slipstream_core.manifest.objects import (
-    API_VERSION,
-    Metadata,
-    ModelPair,
-    ModelPairSpec,
-    SpeculationPolicy,
-    SpeculationPolicySpec,
-)
+from slipstream_core.manifest.model_pair import API_VERSION, Metadata, ModelPair, ModelPairSpec
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy, SpeculationPolicySpec
 from slipstream_core.manifest.status import ModelPairStatus, SpeculationPolicyStatus
 from slipstream_core.manifest.structural import Schema, structural, summary
 

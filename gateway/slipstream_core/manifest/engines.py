@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from slipstream_core.manifest.spec import Spec
+from slipstream_core.manifest.base import Spec
 
 _TRITON_MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # Triton derives the name from a folder's name
 

@@ -7,8 +7,9 @@ from functools import cache
 
 import msgspec
 
-from slipstream_core.manifest.objects import ClassRule, ModelPair, SpeculationPolicy, SpeculationPolicySpec, rule_of
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.rollout import Analysis, Rollback, Thresholds, effective
+from slipstream_core.manifest.speculation_policy import ClassRule, SpeculationPolicy, SpeculationPolicySpec, rule_of
 
 
 def written_hash(*parts: object) -> str:

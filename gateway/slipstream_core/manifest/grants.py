@@ -17,8 +17,8 @@ from slipstream_core.errors import CommandError, ManifestError
 from slipstream_core.file_reading import read_regular
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.engines import ExternalEngine, VllmEngine
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.naming import child_name
-from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.parse import MAX_BYTES, read_documents
 from slipstream_core.settings import Grants, KeyGrant
 

@@ -18,7 +18,7 @@ from slipstream_core.manifest.engines import (
     WireProtocol,
 )
 from slipstream_core.manifest.inference_pool import InferencePool
-from slipstream_core.manifest.objects import DRAFTS_OF_VLLM, DRAFTS_WITH_SOURCE, Draft, ModelPairSpec, Target
+from slipstream_core.manifest.model_pair import DRAFTS_OF_VLLM, DRAFTS_WITH_SOURCE, Draft, ModelPairSpec, Target
 from slipstream_core.manifest.rule import (
     Rule,
     Term,

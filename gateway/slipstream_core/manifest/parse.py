@@ -14,8 +14,9 @@ from msgspec import inspect
 
 from slipstream_core.errors import ManifestError
 from slipstream_core.manifest.check import Problem, check, show
-from slipstream_core.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.rules import check_object, check_together
+from slipstream_core.manifest.speculation_policy import ManifestObject, SpeculationPolicy
 
 _KINDS: dict[str, type[ModelPair] | type[SpeculationPolicy]] = {
     "ModelPair": ModelPair,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from slipstream_core.manifest.spec import Label, Spec
+from slipstream_core.manifest.base import Label, Spec
 
 _ID_MAX = 2**31 - 1
 UserId = Annotated[int, Meta(ge=1, le=_ID_MAX)]

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from slipstream_core.manifest.capture import Capture, Redaction
 from slipstream_core.manifest.check import Problem, show
-from slipstream_core.manifest.objects import ClassRule, SpeculationPolicySpec
 from slipstream_core.manifest.rollout import MAX_SECONDS, MAX_STEPS, Rollback, Rollout, Thresholds
 from slipstream_core.manifest.rule import Rule, Term, defaults_of, field, given, literal, no_effect, rule, unique
+from slipstream_core.manifest.speculation_policy import ClassRule, SpeculationPolicySpec
 
 
 def _check_steps(rollout: Rollout, path: str) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from slipstream_core.manifest.spec import Spec
+from slipstream_core.manifest.base import Spec
 
 _DEFAULT = "Default: the servers decide."
 

@@ -21,9 +21,10 @@ import msgspec
 
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.grants import grant_problems, may_serve
-from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.rules import adapter_owners, check_against_pair, missing_pair, pair_key_of
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.manifest.status import NameHolder
 from slipstream_core.settings import NO_GRANTS, Grants
 

@@ -12,9 +12,10 @@ import msgspec
 from msgspec import inspect
 
 from slipstream_core.manifest.check import Problem, member_of
-from slipstream_core.manifest.objects import ManifestObject, ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.parse import TYPES, parse_object, without_status
 from slipstream_core.manifest.reports import object_key
+from slipstream_core.manifest.speculation_policy import ManifestObject
 from slipstream_core.manifest.status import NameHolder
 
 

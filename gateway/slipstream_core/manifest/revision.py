@@ -10,7 +10,7 @@ import msgspec
 
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.fingerprint import beyond_defaults, written_hash
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.serving import Canary, Serving
 
 _NOT_STARTED_WITH = ("replicas", "autoscaling", "inference_pool", "update", "startup_seconds", "drain_seconds")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from slipstream_core.manifest.spec import Share, Spec
+from slipstream_core.manifest.base import Share, Spec
 
 MAX_SECONDS = 3600
 MAX_STEPS = 16

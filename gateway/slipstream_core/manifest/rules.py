@@ -8,14 +8,11 @@ from typing import TypeVar
 from slipstream_core.manifest.adapters import adapter_name, adapters_of
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.engines import ExternalEngine, VllmEngine
-from slipstream_core.manifest.objects import (
-    ManifestObject,
-    ModelPair,
-    SpeculationPolicy,
-)
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.pair_rules import PAIR_RULES
 from slipstream_core.manifest.policy_rules import POLICY_RULES
 from slipstream_core.manifest.rule import problems_of
+from slipstream_core.manifest.speculation_policy import ManifestObject, SpeculationPolicy
 
 _Object = TypeVar("_Object", ModelPair, SpeculationPolicy)
 Blamed = tuple[ManifestObject, Problem]

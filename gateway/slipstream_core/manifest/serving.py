@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from slipstream_core.manifest.autoscaling import Autoscaling
+from slipstream_core.manifest.base import Spec
 from slipstream_core.manifest.inference_pool import InferencePool
 from slipstream_core.manifest.pods import VOLUMES_WITHOUT_PRIVILEGES, PodSecurityContext, VolumeMount
-from slipstream_core.manifest.spec import Spec
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"

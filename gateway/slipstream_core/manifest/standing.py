@@ -12,7 +12,7 @@ import msgspec
 
 from slipstream_core.manifest.check import show
 from slipstream_core.manifest.fingerprint import SpecHashes
-from slipstream_core.manifest.objects import SpeculationPolicy
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.manifest.status import (
     ClassStatus,
     ConditionType,

@@ -28,9 +28,10 @@ from slipstream_core.manifest.engines import (
     WireProtocol,
 )
 from slipstream_core.manifest.fingerprint import written_hash
-from slipstream_core.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.request_bounds import NO_BOUNDS, RequestBounds
 from slipstream_core.manifest.rules import has_draft, pair_key_of
+from slipstream_core.manifest.speculation_policy import ManifestObject, SpeculationPolicy
 from slipstream_core.manifest.standing import PairStatus, Standing
 
 LOCAL_TRITON = ("grpc://127.0.0.1:8001",)

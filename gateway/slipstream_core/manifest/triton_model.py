@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest.engines import SlipstreamEngine
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.sources import EMBEDDED, located
 
 # The layers are so small that a second thread would cost time.

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from slipstream_core.manifest.check import Problem, show
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
 from slipstream_core.manifest.revision import canary_of, needs_canary, revision_of
 from slipstream_core.manifest.status import MAX_LAST_GOOD_CHARS, LastGood, NameHolder, part_of

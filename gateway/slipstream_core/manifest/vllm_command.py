@@ -10,7 +10,7 @@ import msgspec
 
 from slipstream_core.manifest.adapters import adapters_of, name_on_servers
 from slipstream_core.manifest.engines import VllmEngine
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.rule import defaults_of, reader
 from slipstream_core.manifest.sources import located
 

@@ -19,6 +19,7 @@ from slipstream_gateway.api.features import (
     message_features,
     stream_option_features,
 )
+from slipstream_gateway.api.parse_responses import parse_responses_request
 from slipstream_gateway.api.request import (
     ALL_TEXT,
     NO_OVERRIDES,
@@ -27,7 +28,6 @@ from slipstream_gateway.api.request import (
     generation_request,
     media_of_messages,
 )
-from slipstream_gateway.api.responses import parse_responses_request
 from slipstream_gateway.api.restricted import content_parts
 
 Prompt = str | tuple[int, ...]

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 from slipstream_core.errors import InvalidRequest, shorten
-from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
+from slipstream_core.manifest.model_pair import MAX_DRAFT_TOKENS
 from slipstream_core.types import Endpoint, GenerationRequest, Message, Mode, PromptSize
 
 from slipstream_gateway.api.body import WireItem, WireMessage, WireSampling, missing, show

@@ -21,6 +21,7 @@ from slipstream_gateway.api.generate import GenerateEndpoint
 from slipstream_gateway.api.models import ModelsEndpoint
 from slipstream_gateway.api.monitoring import LIVE, READY, HealthEndpoint, MetricsEndpoint
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request, parse_request
+from slipstream_gateway.api.parse_responses import parse_responses_request
 from slipstream_gateway.api.port_router import (
     Checked,
     FastPaths,
@@ -31,7 +32,6 @@ from slipstream_gateway.api.port_router import (
     application,
 )
 from slipstream_gateway.api.request import BodyParser
-from slipstream_gateway.api.responses import parse_responses_request
 from slipstream_gateway.api.route import RouteEndpoint
 from slipstream_gateway.app.console import console_routes
 from slipstream_gateway.app.wiring import Services

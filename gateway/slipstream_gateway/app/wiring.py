@@ -33,8 +33,8 @@ from slipstream_gateway.request.dispatch import Dispatcher
 from slipstream_gateway.request.observations import MemoryStore, Outcomes
 from slipstream_gateway.request.outcome import Recorder
 from slipstream_gateway.request.query_of_death import QueriesOfDeath
-from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget
+from slipstream_gateway.request.search import Resumptions
 from slipstream_gateway.telemetry.audit import Audit, AuditRecorder, LineSink, swaps
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.upstreams.base import Upstream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from slipstream_core.manifest.objects import SpeculationPolicy
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.random_bytes import random_share
 from slipstream_core.types import Decision
 

@@ -7,7 +7,8 @@ from operator import attrgetter
 
 import msgspec
 from slipstream_core.manifest.capture import Capture
-from slipstream_core.manifest.objects import SpeculationPolicy, Target
+from slipstream_core.manifest.model_pair import Target
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.manifest.table import RoutingTable
 from slipstream_core.types import Decision, Endpoint, GenerationRequest
 

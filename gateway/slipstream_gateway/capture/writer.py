@@ -28,6 +28,7 @@ from slipstream_core.manifest.capture import Capture
 from slipstream_gateway.capture.frames import STARTED, CaptureCount, Captured, Configured, Frame, FrameReader, Result
 from slipstream_gateway.capture.key_use import KeyUse
 from slipstream_gateway.capture.redaction.services import service_keys
+from slipstream_gateway.capture.retention import delete_expired
 from slipstream_gateway.capture.rows import Redactors, Row, row_of, table_of
 from slipstream_gateway.capture.store import CaptureStore, folder_of, parquet
 
@@ -36,7 +37,6 @@ FLUSH_ROWS = 2048
 FLUSH_BYTES = 32 * 1024 * 1024
 PATIENCE_S = 5.0
 _CLEAN_S = 3600.0
-_LEFT_S = 600.0
 _TRIES, _PAUSE_S = 2, 1.0
 _READ_BYTES = 1024 * 1024
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -114,7 +114,9 @@ class Writer:
                 self._flush(pair)
         if self._clock_s() >= self._clean_at_s:
             self._clean_at_s = self._clock_s() + _CLEAN_S
-            self._clean()
+            days = {folder_of(pair): capture.retention_days for pair, capture in self._captures.items()}
+            for error in delete_expired(self._store, days, self._now()):
+                self._say_failing(error)
 
     def close(self) -> None:
         """Write all rows."""
@@ -177,26 +179,6 @@ class Writer:
                 self._store.put(pair, today, data, retention_days=capture.retention_days)
             results[Result.DAY_FULL if is_full else Result.WRITTEN] = len(kept)
         return +results
-
-    def _clean(self) -> None:
-        """Delete the files of all pairs that are older than their retention."""
-        days = {folder_of(pair): capture.retention_days for pair, capture in self._captures.items()}
-        today = self._now().date()
-        try:
-            files = self._store.files()
-        except OSError as exc:
-            self._say_failing(exc)
-            return
-        with suppress(OSError):
-            self._store.delete_leftovers(self._now().timestamp() - _LEFT_S)
-        for file in files:
-            if (today - file.date).days >= min(file.retention_days, days.get(file.pair, file.retention_days)):
-                try:
-                    self._store.delete(file)
-                except FileNotFoundError:
-                    pass  # another gateway's writer has deleted it
-                except OSError as exc:
-                    self._say_failing(exc)
 
     def _say_failing(self, error: OSError) -> None:
         if not self._failing:

@@ -33,7 +33,7 @@ from slipstream_gateway.request.deadlines import LateError, upstream_late, upstr
 from slipstream_gateway.request.journal import journal_of, same_target
 from slipstream_gateway.request.outcome import Recorder
 from slipstream_gateway.request.query_of_death import PROGRESS_TOKENS, QueriesOfDeath
-from slipstream_gateway.request.resume import Resumptions, Search
+from slipstream_gateway.request.search import Resumptions, Search
 from slipstream_gateway.upstreams.base import Job, Piece, Stream
 from slipstream_gateway.upstreams.pool import Replica
 

@@ -1,12 +1,10 @@
-"""Runs the application in uvicorn: sockets, workers, signals and the drain."""
+"""Runs the application in uvicorn: workers, signals and the drain."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
-import os
 import signal
 import socket
 import tempfile
@@ -16,21 +14,18 @@ from types import FrameType
 import msgspec
 import uvicorn
 from slipstream_core import logs
-from slipstream_core.errors import CommandError
-from slipstream_core.listeners import admin_ports, authority, available_host, bound_socket, split_authority
 from slipstream_core.settings import GatewaySettings, Limits
 
 from slipstream_gateway.api.monitoring import LIVE, READY
 from slipstream_gateway.api.port_router import PortRouter
 from slipstream_gateway.app.app import build_app
-from slipstream_gateway.server.bounds import SPARE_CONNECTIONS, Bounds, tune
+from slipstream_gateway.server.bounds import SPARE_CONNECTIONS, Bounds
 from slipstream_gateway.server.leaving import Leaving, LeavingServer
+from slipstream_gateway.server.listening import BACKLOG, admin_listeners, check_free, listen, on_available_hosts, shown
 from slipstream_gateway.server.process import give_large_blocks_back, raise_open_files
 from slipstream_gateway.server.protocol import bounded_http
 from slipstream_gateway.server.supervisor import WorkerServer, supervise
 
-_BACKLOG = 2048
-_UNIX = "unix:"
 _OTHER_FILES = 128  # listeners, logs, Redis, the manifest, worker pipes
 _KEEP_ALIVE_S = 75
 _PROBES = frozenset({LIVE.encode(), READY.encode()})
@@ -43,12 +38,12 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
 
     Raises `CommandError` if the address is not available, or if workers no longer start.
     """
-    settings = _on_available_hosts(settings)
-    public = _listen(settings.host, settings.port)
-    logs.tell(f"slipstream gateway on http://{_shown(public)}")
-    admins = _admin_listeners(settings, public)
+    settings = on_available_hosts(settings)
+    public = listen(settings.host, settings.port)
+    logs.tell(f"slipstream gateway on http://{shown(public)}")
+    admins = admin_listeners(settings, public)
     if settings.ext_proc is not None:
-        _check_free(settings.ext_proc)
+        check_free(settings.ext_proc)
         logs.tell(f"Envoy's filter on {settings.ext_proc}")
     settings = msgspec.structs.replace(settings, limits=_within_open_files(settings.limits))
     if settings.workers == 1:
@@ -66,47 +61,12 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
         supervise(works, [public, *admins])
 
 
-def _admin_listeners(settings: GatewaySettings, public: socket.socket) -> list[socket.socket]:
-    """A listener for the admin paths of each worker, on ports that follow each other; none if they are on the public
-    port."""
-    ports = admin_ports(settings.admin.port, settings.workers, public=settings.port)
-    listeners = [_listen(settings.admin.host, port) for port in ports]
-    for listener in listeners:
-        check_apart(public, listener)
-        logs.tell(f"admin paths on http://{_shown(listener)}")
-    return listeners
-
-
 def _with_admin_port(settings: GatewaySettings, listener: socket.socket | None = None) -> GatewaySettings:
     """`settings` with the port that `listener` has, which may have been any free one."""
     if listener is None:
         return settings
     bound = msgspec.structs.replace(settings.admin, port=listener.getsockname()[1])
     return msgspec.structs.replace(settings, admin=bound)
-
-
-def _on_available_hosts(settings: GatewaySettings) -> GatewaySettings:
-    """`settings` with 0.0.0.0 in place of `::` on a machine without IPv6: every worker gets the same addresses."""
-    address = settings.ext_proc
-    if address is not None and not address.startswith(_UNIX):
-        host, port = split_authority(address)
-        address = authority(available_host(host), port)
-    return msgspec.structs.replace(
-        settings,
-        host=available_host(settings.host),
-        admin=msgspec.structs.replace(settings.admin, host=available_host(settings.admin.host)),
-        ext_proc=address,
-    )
-
-
-def check_apart(public: socket.socket, admin: socket.socket) -> None:
-    """Raises `CommandError` if both listeners have the same port on different addresses, as a free port that was
-    requested may turn out to be. The port that accepted a request determines its side."""
-    if public.getsockname()[1] == admin.getsockname()[1]:
-        raise CommandError(
-            f"--port ({_shown(public)}) and --admin-port ({_shown(admin)}) have the same port; "
-            "give each a number of its own."
-        )
 
 
 class _Server(LeavingServer):
@@ -147,7 +107,7 @@ def _config(settings: GatewaySettings, leaving: Leaving) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, math.ceil(settings.limits.drain_s)),
     )
@@ -173,43 +133,3 @@ def _within_open_files(limits: Limits) -> Limits:
         what = f"open files are limited to {allowed}: {effect}"
         logs.tell(f"{what}. Raise the hard limit (ulimit -Hn).", logging.WARNING)
     return limits
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket, so that an address in use is one clear message and not a dead worker."""
-    with contextlib.ExitStack() as failed:
-        try:
-            listener = failed.enter_context(bound_socket(host, port))
-            tune(listener)
-            listener.listen(_BACKLOG)
-        except (OSError, OverflowError) as exc:
-            reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-            raise CommandError(f"cannot listen on {authority(host, port)}: {reason}.") from exc
-        failed.pop_all()
-    return listener
-
-
-def _check_free(address: str) -> None:
-    """Raises `CommandError` if `address` is not available: a worker would fail later, with a traceback."""
-    if not address.startswith(_UNIX):
-        _listen(*split_authority(address)).close()
-        return
-    path = Path(address.removeprefix(_UNIX))
-    try:
-        if path.is_socket() and not _is_served(path):  # left behind by an earlier process; it is replaced
-            return
-        with socket.socket(socket.AF_UNIX) as trial:
-            trial.bind(os.fspath(path))
-        path.unlink()
-    except OSError as exc:
-        raise CommandError(f"cannot listen on {address}: {exc.strerror or exc}.") from exc
-
-
-def _is_served(path: Path) -> bool:
-    """Whether a process listens on the socket file `path`."""
-    with socket.socket(socket.AF_UNIX) as trial:
-        return trial.connect_ex(os.fspath(path)) == 0
-
-
-def _shown(listener: socket.socket) -> str:
-    return authority(*listener.getsockname()[:2])

@@ -22,7 +22,7 @@ from slipstream_gateway.fleet.fleet import ConfigurationStatus
 from slipstream_gateway.lossless.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.lossless.parity import ParityCount
 from slipstream_gateway.lossless.score import ALARM_AT
-from slipstream_gateway.request.resume import ResumptionCount
+from slipstream_gateway.request.search import ResumptionCount
 from slipstream_gateway.telemetry.metrics import Read, Values, counter, gauge, single
 from slipstream_gateway.telemetry.overload import MOST_SHOWN
 

@@ -22,10 +22,11 @@ from slipstream_core.manifest import (
     read_file,
     resolve_source,
 )
-from slipstream_core.manifest.objects import Metadata, SpeculationPolicySpec
+from slipstream_core.manifest.model_pair import Metadata
 from slipstream_core.manifest.parse import read_documents
 from slipstream_core.manifest.rollout import Thresholds
 from slipstream_core.manifest.rules import pair_key_of
+from slipstream_core.manifest.speculation_policy import SpeculationPolicySpec
 
 from slipstream_tools.bench.cases import Prices
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 from slipstream_core.errors import CommandError
-from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
+from slipstream_core.manifest.model_pair import MAX_DRAFT_TOKENS
 from slipstream_core.types import Arm
 
 from slipstream_tools.bench.arrivals import Load

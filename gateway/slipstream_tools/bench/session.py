@@ -14,7 +14,7 @@ import uvloop
 from slipstream_core.environment import secret
 from slipstream_core.errors import CommandError, named_os_errors
 from slipstream_core.manifest import SpeculationPolicy
-from slipstream_core.manifest.objects import Metadata
+from slipstream_core.manifest.model_pair import Metadata
 
 from slipstream_tools.bench.cases import Prices, cases_of
 from slipstream_tools.bench.client import BenchClient

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.naming import GRPC_PORT_NAME, HTTP_PORT_NAME
-from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.serving import EnvVar, Serving
 from slipstream_core.manifest.sources import STORE, located
 from slipstream_core.manifest.vllm_command import SCHEDULER, adapter_arguments, engine_arguments, speculation_of

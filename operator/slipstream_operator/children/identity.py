@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from slipstream_core.manifest.model_pair import API_VERSION, ModelPair
 from slipstream_core.manifest.naming import (
     COMPONENT,
     GRPC_PORT_NAME,
@@ -20,7 +21,6 @@ from slipstream_core.manifest.naming import (
     child_name,
     label_value,
 )
-from slipstream_core.manifest.objects import API_VERSION, ModelPair
 
 from slipstream_operator.types import KubeObject, ServingDefaults
 

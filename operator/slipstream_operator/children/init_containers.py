@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from slipstream_core.manifest.engines import VllmEngine
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.sources import (
     STORE,
     claim_folder,

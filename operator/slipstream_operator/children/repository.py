@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 from slipstream_core.manifest.adapters import adapters_of
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.table import triton_model_name
 from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_model
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
+from slipstream_core.manifest.model_pair import API_VERSION
 from slipstream_core.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL
-from slipstream_core.manifest.objects import API_VERSION
 from slipstream_core.manifest.reports import REPORT_SELECTOR
 
 FIELD_MANAGER = OPERATOR

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.resolve import Resolution, resolve
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.versions import GoodVersion, good_version, parse_version, version_key

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from slipstream_core.manifest.objects import SpeculationPolicy
 from slipstream_core.manifest.resources import ParsedResource
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.manifest.status import ConditionType, ModelPairStatus, SpeculationPolicyStatus, read_status
 
 from slipstream_operator.cluster.resources import Kind, ObjectKey
@@ -16,7 +16,7 @@ from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.reconcile.servers import Servers, servers_of, template_seen
 from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
 from slipstream_operator.rollout.analysis.facts import ClassMemory
-from slipstream_operator.rollout.starting import readable
+from slipstream_operator.rollout.remembered import readable
 from slipstream_operator.status.conditions import find
 from slipstream_operator.types import KubeObject, Note
 

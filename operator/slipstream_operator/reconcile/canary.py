@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.naming import APPROVE, CANARY_PREFIX
-from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.revision import canary_of, revision_of
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ModelPairStatus

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import msgspec
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.resolve import name_taken
 from slipstream_core.manifest.revision import revision_of
 from slipstream_core.manifest.status import (

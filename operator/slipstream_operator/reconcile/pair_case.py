@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.grants import API_KEY_FIELD, is_foreign_name
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
 from slipstream_core.manifest.status import ModelPairStatus, read_status
 from slipstream_core.manifest.versions import (

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.engines import VllmEngine
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.naming import CANARY_PREFIX
-from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.reports import UnreachableServers, WithheldServer
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus, ConditionType, GatewaysStatus, Replicas
 

@@ -26,7 +26,7 @@ from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.summary import class_message, columns
 from slipstream_operator.rollout.analysis.facts import ClassFacts
 from slipstream_operator.rollout.hold_back import with_control
-from slipstream_operator.rollout.starting import edited_classes, remembered
+from slipstream_operator.rollout.remembered import edited_classes, remembered
 from slipstream_operator.rollout.transitions import (
     ClassState,
     Situation,

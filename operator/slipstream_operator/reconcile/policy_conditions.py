@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import msgspec
-from slipstream_core.manifest.objects import SpeculationPolicy
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.manifest.status import ConditionType, Phase
 
 from slipstream_operator.reconcile.policy_facts import PolicyFacts

@@ -7,8 +7,9 @@ from datetime import datetime
 
 import msgspec
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy, SpeculationPolicySpec
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.resources import ParsedResource
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy, SpeculationPolicySpec
 from slipstream_core.manifest.status import GatewaysStatus, SpeculationPolicyStatus
 from slipstream_core.manifest.versions import GoodVersion
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import msgspec
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.status import ConditionType, ModelPairStatus, Replicas
 
 from slipstream_operator.children.all import has_servers

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from slipstream_core.manifest.check import show
-from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.status import ModelPairStatus, NameHolder
 from slipstream_core.manifest.versions import ALLOW_RENAME, Rename
 

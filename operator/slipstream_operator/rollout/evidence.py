@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 
 import msgspec
-from slipstream_core.manifest.objects import SpeculationPolicy, SpeculationPolicySpec
 from slipstream_core.manifest.serving import Canary
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy, SpeculationPolicySpec
 from slipstream_core.manifest.status import CanaryStatus, SpeculationPolicyStatus
 from slipstream_core.observation import Observation
 from slipstream_core.redis.inbox import Position

@@ -7,7 +7,7 @@ valid, because the share of a block of answers depends on earlier blocks alone (
 from __future__ import annotations
 
 import msgspec
-from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.speculation_policy import SpeculationPolicySpec
 from slipstream_core.manifest.status import Phase
 
 from slipstream_operator.rollout.analysis.facts import ClassFacts, Verdict

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import msgspec
-from slipstream_core.manifest.objects import SpeculationPolicySpec, rule_of
+from slipstream_core.manifest.speculation_policy import SpeculationPolicySpec, rule_of
 from slipstream_core.manifest.status import LastDecision, Phase
 
 from slipstream_operator.rollout.analysis.facts import ClassFacts, GainFacts, GuardFacts, Verdict

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slipstream_core.errors import InvalidRequest, RequestError, UnsupportedParameter
 from slipstream_core.types import RESPONSES_FEATURE, Endpoint, Message
 from slipstream_gateway.api.parse import parse_request
-from slipstream_gateway.api.responses import parse_responses_request
+from slipstream_gateway.api.parse_responses import parse_responses_request
 
 
 def body(**fields: Any) -> bytes:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from slipstream_core.errors import CommandError, ManifestError
 from slipstream_core.manifest import EMBEDDED_MANIFEST, ClassRule, ModelPair, SpeculationPolicy, parse
-from slipstream_core.manifest.objects import Metadata
+from slipstream_core.manifest.model_pair import Metadata
 from slipstream_core.manifest.rollout import Thresholds as ClassThresholds
 from slipstream_tools.bench.cases import Prices, cases_of
 from slipstream_tools.bench.manifests import default_policy, dump, policy_route, read_manifest

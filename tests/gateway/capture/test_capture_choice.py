@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from slipstream_core.errors import ManifestError
 from slipstream_core.manifest import EMBEDDED_MANIFEST, parse
-from slipstream_core.manifest.objects import SpeculationPolicy
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.api.http import read_headers
 from slipstream_gateway.api.request import capture_of, learn_of

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.naming import canary_name
-from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resources import parse_resource
 from slipstream_core.manifest.revision import revision_of
 from slipstream_core.redis.redis_store import RedisStore

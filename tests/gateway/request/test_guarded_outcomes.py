@@ -32,8 +32,8 @@ from slipstream_gateway.request.decider import Decider
 from slipstream_gateway.request.dispatch import Dispatcher
 from slipstream_gateway.request.observations import MemoryStore, Outcomes
 from slipstream_gateway.request.query_of_death import QueriesOfDeath
-from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget
+from slipstream_gateway.request.search import Resumptions
 from slipstream_gateway.telemetry.providers import Telemetry
 
 from tests.gateway.learning.samples import forecast_for, observe

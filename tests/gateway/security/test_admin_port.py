@@ -12,7 +12,7 @@ import httpx
 import pytest
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.server.serve import check_apart
+from slipstream_gateway.server.listening import check_apart
 
 from tests.support.command import SLIPSTREAM
 from tests.support.gateway_process import wait_live

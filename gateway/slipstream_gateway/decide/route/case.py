@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 from slipstream_core.manifest import ClassRule, ClassStanding, Route
-from slipstream_core.manifest.objects import SpeculationPolicySpec, rule_of
+from slipstream_core.manifest.speculation_policy import SpeculationPolicySpec, rule_of
 from slipstream_core.observation import Draws, Forecast, Level
 from slipstream_core.types import Arm, GenerationRequest, LengthBin, Reason, RequestProfile, TaskType, Withheld
 

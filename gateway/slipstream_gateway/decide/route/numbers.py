@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.speculation_policy import SpeculationPolicySpec
 from slipstream_core.manifest.status import Phase
 from slipstream_core.observation import Forecast
 from slipstream_core.types import Mode, Reason, RequestProfile

@@ -15,11 +15,12 @@ import msgspec
 from slipstream_core.kube.client import Json
 from slipstream_core.manifest.canary import canary_route
 from slipstream_core.manifest.fingerprint import SpecHashes
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.naming import canary_name, child_name
-from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.resolve import Resolution, kills_of, resolve
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.revision import revision_of
+from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.manifest.standing import Standing, pair_status_of, standing_of
 from slipstream_core.manifest.status import Phase
 from slipstream_core.manifest.table import CanaryRoute, Route, RoutingTable, compile_route, table_of

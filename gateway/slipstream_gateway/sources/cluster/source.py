@@ -19,8 +19,8 @@ from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.reflector import Pace, Reflector
 from slipstream_core.manifest.files import read_file
 from slipstream_core.manifest.kill_switch import KillEvent, Kills, killed_in, order_of, with_note, with_turns
+from slipstream_core.manifest.model_pair import ModelPair
 from slipstream_core.manifest.naming import child_name
-from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.parse import parse
 from slipstream_core.manifest.reports import RENEW_S, pair_object_key
 from slipstream_core.manifest.table import RoutingTable, compile_table

@@ -10,7 +10,7 @@ import msgspec
 from slipstream_core.errors import CommandError
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import KubeError, KubeNotFound
-from slipstream_core.manifest.objects import API_VERSION
+from slipstream_core.manifest.model_pair import API_VERSION
 from slipstream_core.manifest.reports import object_key
 
 _PLURALS = {"ModelPair": "modelpairs", "SpeculationPolicy": "speculationpolicies"}

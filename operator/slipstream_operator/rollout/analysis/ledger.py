@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 from slipstream_core.key_groups import GROUPS, group_of
-from slipstream_core.manifest.objects import SpeculationPolicySpec, rule_of
 from slipstream_core.manifest.rollout import DEFAULT_ERROR_RATE, Analysis, Thresholds, effective
+from slipstream_core.manifest.speculation_policy import SpeculationPolicySpec, rule_of
 from slipstream_core.manifest.status import Phase, SpeculationPolicyStatus
 from slipstream_core.observation import Observation
 from slipstream_core.redis.inbox import Position

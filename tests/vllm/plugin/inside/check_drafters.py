@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scripted import MOST, Engine, configuration, request, said_by_target, scheduler_for
-from slipstream_vllm.drafting import install_in_worker
+from slipstream_vllm.draft_passes import install_in_worker
 from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from slipstream_vllm.drafting_v2 import Records
+from slipstream_vllm.draft_passes_v2 import Records
 from vllm import LLM, SamplingParams
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 

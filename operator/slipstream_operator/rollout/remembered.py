@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
-from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.speculation_policy import SpeculationPolicySpec
 from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus, read_status
 
 from slipstream_operator.rollout.analysis.facts import ClassFacts, ClassMemory

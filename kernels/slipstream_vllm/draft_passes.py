@@ -6,8 +6,8 @@ request needs it: `draft_cache.DraftCache` tracks the positions, and `catch_up` 
 
 Other drafters: n-gram keeps no cache and can be skipped. EAGLE and MTP need the target's hidden states, which are gone
 a step later, and suffix decoding adds every token to its tree, so these are not skipped. With asynchronous
-scheduling nothing is skipped, because V1's worker does not have the tokens on the host (V2: `drafting_v2`). vLLM's own
-pass keeps these caches complete.
+scheduling nothing is skipped, because V1's worker does not have the tokens on the host (V2: `draft_passes_v2`). vLLM's
+own pass keeps these caches complete.
 """
 
 from __future__ import annotations
