@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
+from slipstream_operator.rollout.analysis.content import ChangedContent
 from slipstream_operator.rollout.analysis.facts import Verdict
 from slipstream_operator.rollout.analysis.revisions import ChangedClass, RevisionFacts
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
@@ -25,6 +26,11 @@ GOOD = RevisionFacts(
     parity=Verdict.PASS,
     error_rate=0.0,
     length_change=0.1,
+    is_content_kept=True,
+)
+
+REFUSING = ChangedContent(
+    name="class code/long", measure="refused", share=0.6, serving_share=0.02, limit=0.15, samples=40
 )
 
 
@@ -103,6 +109,8 @@ def test_a_good_revision_is_promoted_once_all_is_shown() -> None:
         but(parity=Verdict.NO_DATA),
         but(length_change=None),
         but(length_change=-0.3),
+        but(cost_change=0.3),
+        but(is_content_kept=False),
     ],
 )
 def test_nothing_less_promotes(facts: RevisionFacts | None) -> None:
@@ -131,6 +139,8 @@ def test_answers_of_another_target_are_not_compared() -> None:
         (but(parity=Verdict.FAIL, parity_loss=0.9), "ParityGuard"),
         (but(slow=ChangedClass(name="code/long", change=0.4, samples=80)), "SlowerThanServing"),
         (but(length=ChangedClass(name="code/long", change=-0.9, samples=80)), "LengthChanged"),
+        (but(cost=ChangedClass(name="code/long", change=0.9, samples=80)), "DearerThanServing"),
+        (but(content=REFUSING), "ContentChanged"),
     ],
 )
 def test_what_is_shown_takes_it_back_for_good(facts: RevisionFacts, rule: str) -> None:
@@ -141,6 +151,13 @@ def test_what_is_shown_takes_it_back_for_good(facts: RevisionFacts, rule: str) -
     assert look_again_s(taken, case(facts=GOOD)) is None
     for other in ({"revision": "newer"}, {"serving": "older"}, {"canary": Canary(retry_token="again")}):
         assert advance(taken, case(STARTING, **other)).phase is CanaryPhase.STARTING
+
+
+def test_a_changed_content_is_named_with_both_figures() -> None:
+    message = advance(comparing(), case(facts=but(content=REFUSING))).message
+    assert message.startswith(
+        "its answers of class code/long differ by the measure refused: 60.0% compared with 2.0% of"
+    )
 
 
 def test_a_person_approves_the_revision_by_its_hash() -> None:

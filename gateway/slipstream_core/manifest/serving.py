@@ -126,6 +126,25 @@ class Canary(Spec, frozen=True, kw_only=True):
             "revision's.",
         ),
     ] = 0.25
+    max_content_change: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="Maximum difference between the answers of both revisions, by each measure of their content: "
+            "cut at the length limit, refused, invalid JSON or tool calls, repetitions, tools, letters (two fifths of "
+            "this limit). 1: no limit.",
+        ),
+    ] = 0.15
+    max_cost_increase: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=10,
+            description="Maximum increase of the mean cost of an answer, the servers' price for the engine's time, as "
+            "a share of the serving revision's.",
+        ),
+    ] = 0.25
     approval: Annotated[
         Literal["Automatic", "Manual"],
         Meta(

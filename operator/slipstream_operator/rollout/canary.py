@@ -23,9 +23,11 @@ ERROR_RATE = "ErrorRate"
 PARITY = "ParityGuard"
 SLOWER = "SlowerThanServing"
 LENGTH = "LengthChanged"
+CONTENT = "ContentChanged"
+COST = "DearerThanServing"
 UNDECIDED = "Undecided"
 PROMOTE = "Promote"
-_CONTENT = frozenset({Verdict.PASS, Verdict.SHARED, Verdict.NOT_APPLICABLE})
+_KEPT = frozenset({Verdict.PASS, Verdict.SHARED, Verdict.NOT_APPLICABLE})
 
 
 class CanaryServers(NamedTuple):
@@ -153,17 +155,31 @@ def _trip(facts: RevisionFacts, case: CanaryCase) -> tuple[str, str] | None:
             f"those of the serving revision of the same period, the limit is {canary.max_length_change:.1%} up or down "
             f"({facts.length.samples} answers)"
         )
+    if facts.content is not None:
+        found = facts.content
+        return CONTENT, (
+            f"its answers of {found.name} differ by the measure {found.measure}: {found.share:.1%} compared with "
+            f"{found.serving_share:.1%} of the serving revision, the limit of the difference is {found.limit:.1%} "
+            f"({found.samples} answers)"
+        )
+    if facts.cost is not None:
+        return COST, (
+            f"its answers of class {facts.cost.name} cost {facts.cost.change:+.1%} compared with those of the serving "
+            f"revision, the limit is {canary.max_cost_increase:+.1%} ({facts.cost.samples} answers)"
+        )
     return None
 
 
 def _is_shown(facts: RevisionFacts, case: CanaryCase) -> bool:
-    """Whether all limits are shown to be kept. Answers of another target differ, so they are not compared."""
+    """Whether all limits are shown to be kept. Answers of another target are not compared one by one."""
     canary = case.canary
     enough = min(facts.samples, facts.serving_samples) >= canary.min_samples
     fast = facts.bound is not None and facts.bound <= canary.max_slowdown
-    is_same = not case.has_same_target or facts.parity in _CONTENT
+    is_same = not case.has_same_target or facts.parity in _KEPT
     is_as_long = facts.length_change is not None and abs(facts.length_change) <= canary.max_length_change
-    return enough and fast and is_as_long and facts.errors in _CONTENT and is_same
+    is_as_cheap = facts.cost_change is None or facts.cost_change <= canary.max_cost_increase
+    is_kept = is_as_long and is_as_cheap and facts.is_content_kept
+    return enough and fast and is_kept and facts.errors in _KEPT and is_same
 
 
 def _waits_for_approval(case: CanaryCase) -> bool:
