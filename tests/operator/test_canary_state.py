@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from slipstream_core.manifest.canary_checks import CanaryCheck
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
 from slipstream_operator.rollout.analysis.content import ChangedContent
 from slipstream_operator.rollout.analysis.facts import Verdict
 from slipstream_operator.rollout.analysis.revisions import ChangedClass, RevisionFacts
-from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
+from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, CheckResult, advance, look_again_s
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 START_S = 600.0
@@ -158,6 +159,34 @@ def test_a_changed_content_is_named_with_both_figures() -> None:
     assert message.startswith(
         "its answers of class code/long differ by the measure refused: 60.0% compared with 2.0% of"
     )
+
+
+CHECKED = Canary(checks=(CanaryCheck(name="smoke", failures=2), CanaryCheck(name="errors")))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_it_waits_for_checks_and_names_those_that_have_not_passed(late: bool) -> None:
+    now = NOW + timedelta(days=2 * late)
+    checks = (CheckResult("smoke").after(True, "status 200"), CheckResult("errors").after(None, "no answer in time"))
+    waiting = advance(comparing(), case(facts=GOOD, canary=CHECKED, checks=checks, now=now))
+    assert (waiting.phase, waiting.rule) == (
+        (CanaryPhase.ROLLED_BACK, "Undecided") if late else (CanaryPhase.COMPARING, "")
+    )
+    assert "; it waits for the check errors: no answer in time" in waiting.message
+    assert "smoke" not in waiting.message
+    unknown = advance(comparing(), case(facts=GOOD, canary=CHECKED))
+    assert "the check smoke: it has no result yet" in unknown.message
+    passed = (*checks[:1], CheckResult("errors").after(True, "0.1"))
+    assert advance(comparing(), case(facts=GOOD, canary=CHECKED, checks=passed)).phase is CanaryPhase.PROMOTED
+
+
+def test_a_check_that_fails_again_and_again_takes_it_back() -> None:
+    smoke = CheckResult("smoke").after(False, "status 403")
+    assert advance(comparing(), case(facts=GOOD, canary=CHECKED, checks=(smoke,))).phase is CanaryPhase.COMPARING
+    smoke = smoke.after(None, "status 503").after(False, "status 403")
+    taken = advance(comparing(), case(canary=CHECKED, checks=(smoke,)))
+    assert (taken.phase, taken.rule) == (CanaryPhase.ROLLED_BACK, "CheckFailed")
+    assert taken.message.startswith("the check smoke failed 2 times in a row: status 403")
 
 
 def test_a_person_approves_the_revision_by_its_hash() -> None:

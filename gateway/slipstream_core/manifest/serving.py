@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from slipstream_core.manifest.autoscaling import Autoscaling
+from slipstream_core.manifest.canary_checks import CanaryCheck
 from slipstream_core.manifest.inference_pool import InferencePool
 from slipstream_core.manifest.pods import VOLUMES_WITHOUT_PRIVILEGES, PodSecurityContext, VolumeMount
 from slipstream_core.manifest.spec import Spec
@@ -131,9 +132,8 @@ class Canary(Spec, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=1,
-            description="Maximum difference between the answers of both revisions, by each measure of their content: "
-            "cut at the length limit, refused, invalid JSON or tool calls, repetitions, tools, letters (two fifths of "
-            "this limit). 1: no limit.",
+            description="Maximum difference between the shares of both revisions' answers, by each measure of their "
+            "content. 1: no limit.",
         ),
     ] = 0.15
     max_cost_increase: Annotated[
@@ -141,8 +141,7 @@ class Canary(Spec, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=10,
-            description="Maximum increase of the mean cost of an answer, the servers' price for the engine's time, as "
-            "a share of the serving revision's.",
+            description="Maximum increase of the mean cost of an answer over the serving revision, as a share.",
         ),
     ] = 0.25
     approval: Annotated[
@@ -152,6 +151,13 @@ class Canary(Spec, frozen=True, kw_only=True):
             "slipstream.dev/approve-revision with its hash."
         ),
     ] = "Automatic"
+    checks: Annotated[
+        tuple[CanaryCheck, ...],
+        Meta(
+            max_length=16,
+            description="Checks by other services, which must all pass before the promotion.",
+        ),
+    ] = ()
     timeout_seconds: Annotated[
         int,
         Meta(ge=60, le=2_592_000, description="Maximum duration of the comparison; then the revision is rolled back."),

@@ -32,6 +32,7 @@ COLD_ANSWERS = 10
 """The number of the new revision's first answers whose times do not count."""
 _REPLAYS_AWAITED = 10  # times `minSamples` answers, for a service of which few answers are comparable
 _CONFIDENCE_CHANGED = 0.999  # of a verdict on one class among many
+_LOADS_PER_DOUBLING = 4
 _ALARM_AT = math.log(_ANALYSIS.false_alarm_requests)
 
 
@@ -52,8 +53,8 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     answers, of which `replays` were compared; each share beside them is None without requests. `slow` is the class with
     the largest shown increase of the time. `length_change` is the change of the mean number of output tokens over all
     classes, None before there are enough answers, and `length` the class with the largest shown one; `cost_change` and
-    `cost` are those of the mean cost. `content` is the largest shown change of the content, `is_content_kept`: see
-    `ContentComparison`.
+    `cost` are those of the mean cost at the same load. `content` is the largest shown change of the content. For
+    `is_content_kept` see `ContentComparison`.
     """
 
     samples: int = 0
@@ -159,7 +160,7 @@ class RevisionLedger:
             times = self._classes.setdefault(seen.request_class, PairedTimes())
             times.add(seen.e2e_s, seen.output_tokens, control=not seen.canary)
             if seen.priced_s:
-                costs = self._costs.setdefault(seen.request_class, PairedTimes())
+                costs = self._costs.setdefault(_at_load(seen), PairedTimes())
                 costs.add(seen.priced_s * (seen.price_per_gpu_hour or 1.0), seen.output_tokens, control=not seen.canary)
 
     def _measure(self, seen: Observation) -> None:
@@ -216,6 +217,13 @@ class RevisionLedger:
         half = boundary(blocks.weight, confidence=_ANALYSIS.confidence, tuned_for=self.canary.min_samples / 2.0)
         spread = math.sqrt(variance / blocks.weight / blocks.weight)
         return blocks.change(blocks.difference), blocks.change(blocks.difference + half * spread)
+
+
+def _at_load(seen: Observation) -> str:
+    """The class of `seen` with its server's load, within 9 %. Requests share the steps of their server: an answer costs
+    less on the revision whose servers get more requests, and the new one has few servers."""
+    load = 2.0 ** (round(_LOADS_PER_DOUBLING * math.log2(max(seen.load, 1.0))) / _LOADS_PER_DOUBLING)
+    return f"{seen.request_class} at {load:.2g} requests in flight"
 
 
 def _limits(canary: Canary) -> tuple[float, ...]:
