@@ -50,9 +50,11 @@ def test_what_both_refuse_is_the_clients_error(compared: Compared) -> None:
     assert compared.ask("tokens=3").status_code == 400
 
 
-def test_after_the_comparison_it_gets_no_requests(compared: Compared, space: Any) -> None:
+async def test_after_the_comparison_it_gets_no_requests_and_nothing_is_measured(compared: Compared, space: Any) -> None:
     space.client.patch_status(space.path("ModelPair", "acme"), {"canary": {"phase": "RolledBack"}})
     eventually(lambda: "x-slipstream-revision" not in compared.ask("tokens=2").headers, "the comparison is over")
     count = len(compared.new.requests)
     compared.ask("tokens=2")
     assert len(compared.new.requests) == count
+    after = [one for one in await compared.outcomes(count + 2) if not one.revision]
+    assert {one.content for one in after} == {None}
