@@ -5,6 +5,7 @@ Immutable; no I/O, no clock. Lengths are tokens, times seconds, shares are in [0
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -94,6 +95,25 @@ class ParityResult(StrEnum):
     MISSED = "missed"
 
 
+class Measure(StrEnum):
+    """A measure of an answer's content, for the comparison of two revisions.
+
+    `REFUSED`: the answer refuses the request. `INVALID`: the answer does not have the form that the request prescribes
+    by `response_format` or `tools`. `REPEATED`: the share of the text that repeats an earlier part. `TOOLS`: the tool
+    that is called first. `LETTERS`: the letters of the text, which reveal its language and garbage.
+    """
+
+    REFUSED = "refused"
+    INVALID = "invalid"
+    REPEATED = "repeated"
+    TOOLS = "tools"
+    LETTERS = "letters"
+
+
+Content = Mapping[str, tuple[int, ...]]
+"""The shares of an answer's parts by each `Measure` that applies, in percent; the last part's share is left out."""
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A finished request as estimates and evidence use it, and as replicas share it. It contains no customer text.
 
@@ -110,7 +130,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     the engine's time (see `Usage.engine_s`), None if unknown; if each arm has its own servers, `e2e_s`, as if the
     request had been alone there, because in a little-used pool fewer requests share its steps, whatever speculation
     does. `revision` is the new revision with which the serving one was compared at the time, empty without such a
-    comparison; `canary`: the draw sent the request to the new one. Replicas of different versions share observations: a
+    comparison; `canary`: the draw sent the request to the new one. `content` is measured while two revisions are
+    compared, for a part of the answers; None for others. Replicas of different versions share observations: a
     new field needs a default, and readers ignore unknown fields.
     """
 
@@ -138,6 +159,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priced_s: float | None = None
     revision: str = ""
     canary: bool = False
+    content: Content | None = None
 
 
 def cost_of(seen: Observation) -> float | None:

@@ -121,6 +121,15 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="URL",
         ),
     ] = None
+    check_endpoints: Annotated[
+        tuple[str, ...],
+        option(
+            "network or domain that checks of new revisions may name (10.0.0.0/8, .checks.svc), to the exclusion of "
+            "all others; may be repeated (default: all but link-local addresses, metadata services and the loopback)",
+            "--allow-endpoint",
+            metavar="CIDR|SUFFIX",
+        ),
+    ] = ()
     forbid_pod_privileges: Annotated[
         bool,
         option(

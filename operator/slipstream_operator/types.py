@@ -53,11 +53,12 @@ class NameClaim(NamedTuple):
 
 class ObservedCanary(NamedTuple):
     """The servers of a new revision: their Deployment, or LeaderWorkerSet in the form of one, and their pods; None and
-    empty where there are none (yet). `facts` is None without evidence."""
+    empty where there are none (yet). `facts` is None without evidence; `checks` are the results of its checks."""
 
     deployment: KubeObject | None = None
     pods: tuple[KubeObject, ...] = ()
     facts: Any = None
+    checks: tuple[Any, ...] = ()
 
 
 class Demand(NamedTuple):

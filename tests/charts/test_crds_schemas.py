@@ -225,6 +225,16 @@ def of_sources() -> Iterator[JSON]:
         yield pair(draft={"kind": "model", "source": "./draft", "alternatives": [source]})
 
 
+_WEBHOOK: JSON = {"url": "http://checks.qa/gate"}
+_QUERY: JSON = {"address": "http://prometheus:9090", "query": "up", "min": 1}
+BROKEN_CHECKS: tuple[list[JSON], ...] = (
+    [{"name": "smoke", "webhook": _WEBHOOK}] * 2,
+    [{"name": "smoke"}],
+    [{"name": "smoke", "webhook": _WEBHOOK, "prometheus": _QUERY}],
+    [{"name": "smoke", "webhook": {"url": "http://user:password@checks.qa/gate"}}],
+    [{"name": "smoke", "prometheus": {**_QUERY, "address": "ftp://prometheus"}}],
+    [{"name": "smoke", "prometheus": {"address": "http://prometheus:9090", "query": "up"}}],
+)
 # What the tables of the manifest's tests lack: together there is one resource at least for every rule.
 REFUSED = (
     *(pair(field) for field in ("target", "draft")),
@@ -251,6 +261,7 @@ REFUSED = (
     ),
     pair(serving={"annotations": {"slipstream.dev/weights-hash": "x"}}),
     pair(serving={"update": {"maxSurge": 0}}),
+    *(pair(serving={"update": {"canary": {"checks": checks}}}) for checks in BROKEN_CHECKS),
     *(pair(serving={"update": {"strategy": "Recreate", field: 2}}) for field in ("maxSurge", "maxUnavailable")),
     pair(engine=VLLM | {"plain": {"endpoints": ["grpc://a:1"]}}),
     *(pair(engine=engine | {"endpoints": ["http://a:1"]}) for engine in (REMOTE, IN_TRITON)),

@@ -266,3 +266,32 @@ def test_answers_without_tokens_are_failures() -> None:
     for number in range(300):
         record(found, answer(number, 0.1, canary=True, output_tokens=0), answer(number, 1.0, canary=False))
     assert found.facts().errors is Verdict.FAIL
+
+
+def costs(luck: random.Random, count: int, *, dearer: float, share_of_load: float = 1.0) -> list[Observation]:
+    """Answers whose requests share the steps of a server: at a load of 4 each costs a third of one alone."""
+    made = []
+    for number in range(count):
+        canary = luck.random() < 0.3
+        load = max(1.0, luck.uniform(1.0, 6.0) * (share_of_load if canary else 1.0))
+        cost = (0.8 + 0.2 * load) / load * luck.lognormvariate(0.0, 0.2) * (dearer if canary else 1.0)
+        made.append(answer(number, 1.0, canary=canary, load=load, priced_s=cost))
+    return made
+
+
+def test_a_dearer_revision_is_shown() -> None:
+    facts = facts_of(costs(random.Random(1), 3000, dearer=1.8))
+    assert facts.cost is not None
+    assert facts.cost.name.startswith("summarization/long at ")
+    assert facts.cost_change is not None
+    assert facts.cost_change > CANARY.max_cost_increase
+
+
+def test_a_smaller_load_makes_no_revision_dearer() -> None:
+    for seed in range(10):
+        facts = facts_of(costs(random.Random(seed), 3000, dearer=1.0, share_of_load=0.4))
+        assert facts.cost is None
+        assert facts.cost_change is not None
+        assert facts.cost_change < CANARY.max_cost_increase
+    facts = facts_of(costs(random.Random(1), 3000, dearer=2.0, share_of_load=0.4))
+    assert facts.cost is not None

@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from slipstream_core.manifest.canary_checks import CanaryCheck
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
+from slipstream_operator.rollout.analysis.content import ChangedContent
 from slipstream_operator.rollout.analysis.facts import Verdict
 from slipstream_operator.rollout.analysis.revisions import ChangedClass, RevisionFacts
-from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
+from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, CheckResult, advance, look_again_s
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 START_S = 600.0
@@ -25,6 +27,11 @@ GOOD = RevisionFacts(
     parity=Verdict.PASS,
     error_rate=0.0,
     length_change=0.1,
+    is_content_kept=True,
+)
+
+REFUSING = ChangedContent(
+    name="class code/long", measure="refused", share=0.6, serving_share=0.02, limit=0.15, samples=40
 )
 
 
@@ -103,6 +110,8 @@ def test_a_good_revision_is_promoted_once_all_is_shown() -> None:
         but(parity=Verdict.NO_DATA),
         but(length_change=None),
         but(length_change=-0.3),
+        but(cost_change=0.3),
+        but(is_content_kept=False),
     ],
 )
 def test_nothing_less_promotes(facts: RevisionFacts | None) -> None:
@@ -131,6 +140,8 @@ def test_answers_of_another_target_are_not_compared() -> None:
         (but(parity=Verdict.FAIL, parity_loss=0.9), "ParityGuard"),
         (but(slow=ChangedClass(name="code/long", change=0.4, samples=80)), "SlowerThanServing"),
         (but(length=ChangedClass(name="code/long", change=-0.9, samples=80)), "LengthChanged"),
+        (but(cost=ChangedClass(name="code/long", change=0.9, samples=80)), "DearerThanServing"),
+        (but(content=REFUSING), "ContentChanged"),
     ],
 )
 def test_what_is_shown_takes_it_back_for_good(facts: RevisionFacts, rule: str) -> None:
@@ -141,6 +152,41 @@ def test_what_is_shown_takes_it_back_for_good(facts: RevisionFacts, rule: str) -
     assert look_again_s(taken, case(facts=GOOD)) is None
     for other in ({"revision": "newer"}, {"serving": "older"}, {"canary": Canary(retry_token="again")}):
         assert advance(taken, case(STARTING, **other)).phase is CanaryPhase.STARTING
+
+
+def test_a_changed_content_is_named_with_both_figures() -> None:
+    message = advance(comparing(), case(facts=but(content=REFUSING))).message
+    assert message.startswith(
+        "its answers of class code/long differ by the measure refused: 60.0% compared with 2.0% of"
+    )
+
+
+CHECKED = Canary(checks=(CanaryCheck(name="smoke", failures=2), CanaryCheck(name="errors")))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_it_waits_for_checks_and_names_those_that_have_not_passed(late: bool) -> None:
+    now = NOW + timedelta(days=2 * late)
+    checks = (CheckResult("smoke").after(True, "status 200"), CheckResult("errors").after(None, "no answer in time"))
+    waiting = advance(comparing(), case(facts=GOOD, canary=CHECKED, checks=checks, now=now))
+    assert (waiting.phase, waiting.rule) == (
+        (CanaryPhase.ROLLED_BACK, "Undecided") if late else (CanaryPhase.COMPARING, "")
+    )
+    assert "; it waits for the check errors: no answer in time" in waiting.message
+    assert "smoke" not in waiting.message
+    unknown = advance(comparing(), case(facts=GOOD, canary=CHECKED))
+    assert "the check smoke: it has no result yet" in unknown.message
+    passed = (*checks[:1], CheckResult("errors").after(True, "0.1"))
+    assert advance(comparing(), case(facts=GOOD, canary=CHECKED, checks=passed)).phase is CanaryPhase.PROMOTED
+
+
+def test_a_check_that_fails_again_and_again_takes_it_back() -> None:
+    smoke = CheckResult("smoke").after(False, "status 403")
+    assert advance(comparing(), case(facts=GOOD, canary=CHECKED, checks=(smoke,))).phase is CanaryPhase.COMPARING
+    smoke = smoke.after(None, "status 503").after(False, "status 403")
+    taken = advance(comparing(), case(canary=CHECKED, checks=(smoke,)))
+    assert (taken.phase, taken.rule) == (CanaryPhase.ROLLED_BACK, "CheckFailed")
+    assert taken.message.startswith("the check smoke failed 2 times in a row: status 403")
 
 
 def test_a_person_approves_the_revision_by_its_hash() -> None:

@@ -39,6 +39,7 @@ SHOWN = RevisionFacts(
     parity=Verdict.PASS,
     error_rate=0.0,
     length_change=0.0,
+    is_content_kept=True,
 )
 WORSE = RevisionFacts(samples=50, errors=Verdict.FAIL, error_rate=0.5)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from slipstream_core.manifest.addresses import address_form, check_address
 from slipstream_core.manifest.autoscaling import Autoscaling
+from slipstream_core.manifest.canary_checks import CanaryCheck, PrometheusQuery, Webhook
 from slipstream_core.manifest.check import Problem, show
 from slipstream_core.manifest.engines import (
     Adapter,
@@ -32,7 +33,7 @@ from slipstream_core.manifest.rule import (
     rule,
     unique,
 )
-from slipstream_core.manifest.serving import EnvVar, Resources, Serving, Toleration, Update
+from slipstream_core.manifest.serving import Canary, EnvVar, Resources, Serving, Toleration, Update
 from slipstream_core.manifest.sources import EMBEDDED, EMBEDDED_SOURCES, FORMS
 from slipstream_core.manifest.vllm_command import (
     ADAPTERS_FIELD,
@@ -88,6 +89,17 @@ def _addresses(protocol: WireProtocol, when: Term | None = None) -> Rule:
     path = " with or without a path" if protocol is WireProtocol.OPENAI else ""
     form = f"endpoints must be {address_form(protocol)}{path}, without credentials, query and fragment"
     return Rule(problems, cel, form)
+
+
+def _url(name: str) -> Rule:
+    """The rule for the HTTP address in the field `name`. CEL checks its outline."""
+
+    def problems(owner: Any, base: str) -> Iterator[Problem]:
+        if message := check_address(getattr(owner, name), WireProtocol.OPENAI):
+            yield Problem(f"{base}.{name}", message.partition(";")[0])
+
+    form = f"{name} must be {address_form(WireProtocol.OPENAI)} with or without a path, without credentials and query"
+    return Rule(problems, f"self.{name}.matches('{_OUTLINES[WireProtocol.OPENAI]}')", form)
 
 
 def _check_arguments(engine: VllmEngine, path: str) -> Iterator[Problem]:
@@ -320,6 +332,10 @@ PAIR_RULES: Mapping[type, tuple[Rule, ...]] = {
             "must be above 0 with maxSurge 0: otherwise no server can be replaced, got {}",
         ),
     ),
+    Canary: (unique("checks", "name", "is listed twice: {}"),),
+    CanaryCheck: (rule("", ~given("webhook").equals(given("prometheus")), "needs either webhook or prometheus"),),
+    Webhook: (_url("url"),),
+    PrometheusQuery: (_url("address"), rule("", given("min") | given("max"), "needs min or max")),
     Autoscaling: (
         rule("maxReplicas", _LEAST.at_most(_MOST), "must be at least minReplicas ({}), got {}", _LEAST, _MOST),
     ),

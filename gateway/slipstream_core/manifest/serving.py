@@ -11,6 +11,7 @@ from msgspec import Meta, field
 
 from slipstream_core.manifest.autoscaling import Autoscaling
 from slipstream_core.manifest.base import Spec
+from slipstream_core.manifest.canary_checks import CanaryCheck
 from slipstream_core.manifest.inference_pool import InferencePool
 from slipstream_core.manifest.pods import VOLUMES_WITHOUT_PRIVILEGES, PodSecurityContext, VolumeMount
 
@@ -126,6 +127,23 @@ class Canary(Spec, frozen=True, kw_only=True):
             "revision's.",
         ),
     ] = 0.25
+    max_content_change: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="Maximum difference between the shares of both revisions' answers, by each measure of their "
+            "content. 1: no limit.",
+        ),
+    ] = 0.15
+    max_cost_increase: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=10,
+            description="Maximum increase of the mean cost of an answer over the serving revision, as a share.",
+        ),
+    ] = 0.25
     approval: Annotated[
         Literal["Automatic", "Manual"],
         Meta(
@@ -133,6 +151,13 @@ class Canary(Spec, frozen=True, kw_only=True):
             "slipstream.dev/approve-revision with its hash."
         ),
     ] = "Automatic"
+    checks: Annotated[
+        tuple[CanaryCheck, ...],
+        Meta(
+            max_length=16,
+            description="Checks by other services, which must all pass before the promotion.",
+        ),
+    ] = ()
     timeout_seconds: Annotated[
         int,
         Meta(ge=60, le=2_592_000, description="Maximum duration of the comparison; then the revision is rolled back."),

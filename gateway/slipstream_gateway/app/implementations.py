@@ -9,6 +9,7 @@ import time
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from slipstream_core.endpoint_rules import EndpointRules, may_name_variable
 from slipstream_core.environment import secret
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import WireProtocol
@@ -26,11 +27,10 @@ from slipstream_gateway.request.observations import MemoryStore
 from slipstream_gateway.sources.file import FileSource
 from slipstream_gateway.telemetry.audit import Audit
 from slipstream_gateway.upstreams.base import Upstream
-from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
-from slipstream_gateway.upstreams.endpoint_rules import EndpointRules, may_name_variable
 from slipstream_gateway.upstreams.engine_server import EngineUpstream
 from slipstream_gateway.upstreams.http_transport import HttpTransport
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
+from slipstream_gateway.upstreams.refused_upstream import RefusedUpstream
 from slipstream_gateway.upstreams.tls import Credentials, read_credentials
 from slipstream_gateway.upstreams.transport import Transport
 

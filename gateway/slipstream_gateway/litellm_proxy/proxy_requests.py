@@ -34,10 +34,10 @@ from slipstream_gateway.request.decider import Decider, Judged
 from slipstream_gateway.request.observations import MemoryStore, Outcomes, PendingObservation, Times
 from slipstream_gateway.sources.file import FileSource
 from slipstream_gateway.upstreams.base import Upstream, Usage
-from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 from slipstream_gateway.upstreams.engine_server import EngineUpstream
 from slipstream_gateway.upstreams.engine_wire import DRAFT_LENGTH, own_fields
 from slipstream_gateway.upstreams.http_transport import HttpTransport
+from slipstream_gateway.upstreams.refused_upstream import RefusedUpstream
 from slipstream_gateway.upstreams.tls import read_credentials
 
 PLAIN: Mapping[str, int | str] = {DRAFT_LENGTH: 0}

@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, Protocol
 
 from slipstream_core.errors import SlipstreamError
-from slipstream_core.observation import ALSO_FAILURES
+from slipstream_core.observation import ALSO_FAILURES, Content
 from slipstream_core.types import ANONYMOUS, Arm, Caller, Decision, GenerationRequest
 
 from slipstream_gateway.decide.route import NO_DRAWS
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.answer_copy import AnswerCopy
+from slipstream_gateway.request.answer_copy import MAX_ANSWER_BYTES, AnswerCopy
 from slipstream_gateway.request.candidates import Attempt
 from slipstream_gateway.request.causes import FAILURES
+from slipstream_gateway.request.content import content_of
 from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.request.journal import Journal
 from slipstream_gateway.request.observations import PendingObservation, Times
@@ -221,4 +222,13 @@ def observe(call: Call, attempt: Attempt, status: str, times: Times) -> None:
         times=times,
         batch=attempt.batch,
         cut=_LENGTH in call.finish_reasons or (limit is not None and usage.output_tokens >= limit),
+        content=_content(call, pending) if status == "ok" else None,
     )
+
+
+def _content(call: Call, pending: PendingObservation) -> Content | None:
+    """The facts about the content of a whole answer, if it is compared with those of another revision."""
+    copy = call.copy
+    if not pending.is_measured or copy is None or copy.size_bytes() > MAX_ANSWER_BYTES:
+        return None
+    return content_of(call.request, copy.pieces)

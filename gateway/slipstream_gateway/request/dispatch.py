@@ -17,6 +17,7 @@ from slipstream_gateway.admission import Admission, Sample
 from slipstream_gateway.decide.route import NO_DRAWS, fresh_draws, opts_out
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
+from slipstream_gateway.request.answer_copy import AnswerCopy
 from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.call import Answer, Before, Call, Context, observe, observe_refusal
 from slipstream_gateway.request.causes import error_type, rejection
@@ -168,6 +169,8 @@ class Dispatcher:
         call.decision = judged.decision
         if not is_opted_out:
             call.observation = self._pending(call, served, judged)
+            if call.observation is not None and call.observation.is_measured:
+                call.copy = AnswerCopy()
         call.span = self._tracer.span(request, request_id=context.request_id, traceparent=context.traceparent)
         call.request = _seeded(request)
         for draw in self._before:
@@ -191,6 +194,8 @@ class Dispatcher:
             one_pool,
             revision="" if canary is None else canary.revision,
             canary=canary is not None and call.draws.canary < canary.share,
+            # Of the serving revision as many answers as of the new one: more would cost time and show little more.
+            is_measured=canary is not None and call.draws.canary < 2.0 * canary.share,
         )
 
     def _rejected(self, error: SlipstreamError) -> None:

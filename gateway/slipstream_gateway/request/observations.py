@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 from slipstream_core.manifest.table import Backend
-from slipstream_core.observation import PARITY, Observation, ParityResult, Subject
+from slipstream_core.observation import PARITY, Content, Observation, ParityResult, Subject
 from slipstream_core.redis.condition import StoreStatus
 from slipstream_core.types import Decision
 
@@ -152,8 +152,8 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
 
     `prompt_tokens` is the classifier's estimate, as in forecasts: servers count with their own tokenizers, and
     estimates that are learnt with one count and queried with another are wrong by the ratio of the counts. `one_pool`:
-    both arms have the same servers. `revision` and `canary` are those of the observation. `began_s` is the time of the
-    decision, by `time.perf_counter`.
+    both arms have the same servers. `revision` and `canary` are those of the observation. `is_measured`: the answer's
+    content is compared with that of the other revision. `began_s` is the time of the decision, by `time.perf_counter`.
     """
 
     subject: Subject
@@ -162,6 +162,7 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
     one_pool: bool
     revision: str = ""
     canary: bool = False
+    is_measured: bool = False
     began_s: float = msgspec.field(default_factory=time.perf_counter)
 
     def record(
@@ -175,6 +176,7 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
         batch: Batch,
         cut: bool,
         parity: str | None = None,
+        content: Content | None = None,
     ) -> None:
         """Records the end of the request, or of an attempt that failed."""
         observation = Observation(
@@ -202,6 +204,7 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
             priced_s=usage.engine_s if self.one_pool else times.e2e_s,
             revision=self.revision,
             canary=self.canary,
+            content=content,
         )
         self.outcomes.record(observation)
 

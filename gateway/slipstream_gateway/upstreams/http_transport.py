@@ -13,12 +13,12 @@ from collections.abc import Mapping
 
 import aiohttp
 from multidict import CIMultiDict
+from slipstream_core.checked_resolver import CheckedResolver
+from slipstream_core.endpoint_rules import EndpointRules
 from slipstream_core.errors import ConnectTimeout, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
 from slipstream_core.network_errors import NETWORK_ERRORS, describe_network_error
 from yarl import URL
 
-from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
-from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.http1 import KEEP_ALIVE_S, BrokenExchange, Http1Client, Http1Response, NotHttp
 from slipstream_gateway.upstreams.openai_bodies import read_body
 from slipstream_gateway.upstreams.transport import Fetched

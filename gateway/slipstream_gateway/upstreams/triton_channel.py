@@ -15,11 +15,11 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import grpc
+from slipstream_core.checked_resolver import CheckedResolver
+from slipstream_core.endpoint_rules import Address, EndpointRules
 from slipstream_core.errors import ConnectTimeout, UpstreamUnavailable
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
-from slipstream_gateway.upstreams.endpoint_rules import Address, EndpointRules
 from slipstream_gateway.upstreams.tls import Credentials
 from slipstream_gateway.upstreams.triton_errors import describe_call
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import grpc
 import msgspec
+from slipstream_core.endpoint_rules import EndpointRules
 from slipstream_core.errors import SlipstreamError, UpstreamFailed, UpstreamTimeout
 from tritonclient.grpc import service_pb2
 
-from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_bodies import read_body
 from slipstream_gateway.upstreams.tls import Credentials
 from slipstream_gateway.upstreams.transport import Fetched

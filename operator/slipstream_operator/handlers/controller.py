@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
+from slipstream_core.endpoint_rules import EndpointRules
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import KubeConflict, KubeError
 from slipstream_core.manifest.status import Phase
@@ -30,6 +31,7 @@ from slipstream_operator.handlers.parts import Parts
 from slipstream_operator.handlers.policies import PolicyReconciler
 from slipstream_operator.handlers.resync import Resync, WatchCheck
 from slipstream_operator.handlers.work_queue import WorkQueue
+from slipstream_operator.rollout.checks import CanaryChecks
 from slipstream_operator.rollout.evidence import CollectedEvidence
 from slipstream_operator.settings import OperatorSettings
 from slipstream_operator.status.events import EventPoster
@@ -95,7 +97,10 @@ class Controller:
         )
         self._events = EventPoster(client, clock_s=clock_s, on_note=metrics.transition)
         statuses = StatusWriter(client, self._cache, resources, on_newer=informer.observe_own, clock_s=clock_s)
-        parts = Parts(self._cache, self._specs, self._gateways, evidence, statuses, self._events, clock)
+        # With a kubeconfig it runs on its user's own machine; a pod serves manifests that others write.
+        rules = EndpointRules(settings.check_endpoints, shared=settings.kubeconfig is None)
+        self._checks = CanaryChecks(rules=rules, changed=fed.add, clock_s=clock_s)
+        parts = Parts(self._cache, self._specs, self._gateways, evidence, self._checks, statuses, self._events, clock)
         children = ChildWriter(client, self._cache, resources, release=release)
         self._pairs = PairReconciler(parts, children=children, defaults=defaults)
         self._policies = PolicyReconciler(parts)
@@ -123,6 +128,7 @@ class Controller:
             tasks.create_task(self._clear_dead_leases())
             tasks.create_task(self._ownership.run())
             tasks.create_task(self._events.run())
+            tasks.create_task(self._checks.run())
             tasks.create_task(self.resync.run())
 
     def stuck(self) -> list[ObjectKey]:

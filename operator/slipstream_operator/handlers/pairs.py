@@ -27,7 +27,7 @@ class PairReconciler:
     def __init__(self, parts: Parts, *, children: ChildWriter, defaults: ServingDefaults) -> None:
         self._cache, self._specs, self._gateways = parts.cache, parts.specs, parts.gateways
         self._evidence, self._statuses, self._events = parts.evidence, parts.statuses, parts.events
-        self._clock = parts.clock
+        self._clock, self._checks = parts.clock, parts.checks
         self._children, self._defaults = children, defaults
         self._rejected: dict[ObjectKey, tuple[Problem, ...]] = {}
 
@@ -64,6 +64,7 @@ class PairReconciler:
     def forget(self, key: ObjectKey) -> None:
         self._rejected.pop(key, None)
         self._evidence.end_comparison(key)
+        self._checks.end(key)
         self._children.forget(key)
         self._statuses.forget(key)
 
@@ -100,16 +101,19 @@ class PairReconciler:
                 deployment=None if not revision else self._cache.workload_of(key, uid, revision=revision),
                 pods=tuple(pod for pod in pods if revision and revision_label(pod) == revision),
                 facts=facts,
+                checks=self._checks.results(key),
             ),
             defaults=self._defaults,
         )
 
     def _facts(self, key: ObjectKey, status: KubeObject) -> RevisionFacts | None:
-        """The evidence about a new revision, while it is compared with the serving one."""
+        """The evidence about a new revision, while it is compared with the serving one and its checks are polled."""
         found, newest = canary_status_of(status), self._specs.parsed(key)
         new = None if newest is None else newest.canary
         canary = None if new is None else canary_of(new)
         if found is None or canary is None or found.phase is not CanaryPhase.COMPARING:
             self._evidence.end_comparison(key)
+            self._checks.end(key)
             return None
+        self._checks.follow(key, found, canary.checks)
         return self._evidence.compare(key, found, canary)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from slipstream_operator.cluster.cache import ObjectCache
 from slipstream_operator.cluster.gateway_reports import GatewayReports
 from slipstream_operator.cluster.spec_index import SpecIndex
+from slipstream_operator.rollout.checks import CanaryChecks
 from slipstream_operator.rollout.evidence import CollectedEvidence
 from slipstream_operator.status.events import EventPoster
 from slipstream_operator.status.writer import StatusWriter
@@ -21,6 +22,7 @@ class Parts(NamedTuple):
     specs: SpecIndex
     gateways: GatewayReports
     evidence: CollectedEvidence
+    checks: CanaryChecks
     statuses: StatusWriter
     events: EventPoster
     clock: Callable[[], datetime]

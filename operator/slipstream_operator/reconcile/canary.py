@@ -53,11 +53,15 @@ def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Obser
         has_same_target=pair.spec.target == comparison.serving.spec.target,
         now=now,
         served=prior.served,
+        checks=observed.canary.checks,
         approved=(observed.raw["metadata"].get("annotations") or {}).get(APPROVE, ""),
     )
     status = advance(prior.canary, case)
     is_decided_now = status.phase not in _RUNNING and status != prior.canary
-    return NewRevision(pair, status, 0.0 if is_decided_now else look_again_s(status, case), is_decided_now)
+    # Evidence and checks are those of a comparison that has begun, so a look is due when it begins.
+    begins = status.phase is CanaryPhase.COMPARING and (prior.canary is None or prior.canary.phase is not status.phase)
+    next_look_s = 0.0 if is_decided_now or begins else look_again_s(status, case)
+    return NewRevision(pair, status, next_look_s, is_decided_now)
 
 
 def _servers(pair: ModelPair, observed: Observed) -> CanaryServers:

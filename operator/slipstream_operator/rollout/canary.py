@@ -5,11 +5,12 @@ A rollback is latched: the same revision is not tried again without a new `retry
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
+from slipstream_core.manifest.canary_checks import CanaryCheck
 from slipstream_core.manifest.naming import APPROVE
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.manifest.status import CanaryPhase, CanaryStatus
@@ -23,9 +24,12 @@ ERROR_RATE = "ErrorRate"
 PARITY = "ParityGuard"
 SLOWER = "SlowerThanServing"
 LENGTH = "LengthChanged"
+CONTENT = "ContentChanged"
+COST = "DearerThanServing"
+CHECK_FAILED = "CheckFailed"
 UNDECIDED = "Undecided"
 PROMOTE = "Promote"
-_CONTENT = frozenset({Verdict.PASS, Verdict.SHARED, Verdict.NOT_APPLICABLE})
+_KEPT = frozenset({Verdict.PASS, Verdict.SHARED, Verdict.NOT_APPLICABLE})
 
 
 class CanaryServers(NamedTuple):
@@ -40,10 +44,26 @@ class CanaryServers(NamedTuple):
     start_s: float
 
 
+class CheckResult(NamedTuple):
+    """The latest result of a check: whether it `passed`, None before the first result, its `failures` in a row, and the
+    reason. A look without a result, as when the service is unreachable, adds no failure."""
+
+    name: str
+    passed: bool | None = None
+    failures: int = 0
+    detail: str = "it has no result yet"
+
+    def after(self, passed: bool | None, detail: str) -> CheckResult:
+        """The result after another look."""
+        failures = self.failures + 1 if passed is False else 0 if passed else self.failures
+        return CheckResult(self.name, passed, failures, detail)
+
+
 class CanaryCase(NamedTuple):
     """The facts for a new revision `now`; `serving` is the one that serves, and `served` are those that have served.
     `facts` is None without evidence. `has_same_target`: its greedy answers are those of the serving revision.
-    `approved` is the revision that a person approves; empty: none."""
+    `approved` is the revision that a person approves; empty: none. `checks` are the known results of
+    `canary.checks`."""
 
     revision: str
     serving: str
@@ -54,6 +74,7 @@ class CanaryCase(NamedTuple):
     now: datetime
     served: Sequence[str] = ()
     approved: str = ""
+    checks: Sequence[CheckResult] = ()
 
 
 def advance(prior: CanaryStatus | None, case: CanaryCase) -> CanaryStatus:
@@ -119,7 +140,8 @@ def _compared(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
         return _rolled_back(prior, case, NOT_STARTED, f"its servers do not run any more: {case.servers.trouble}")
     if (tripped := _trip(facts, case)) is not None:
         return _rolled_back(prior, case, *tripped)
-    if _is_shown(facts, case) and not _waits_for_approval(case):
+    is_shown = _is_shown(facts, case) and not _awaited(case)
+    if is_shown and not _waits_for_approval(case):
         return _ended(
             prior,
             case,
@@ -127,8 +149,10 @@ def _compared(prior: CanaryStatus, case: CanaryCase) -> CanaryStatus:
             PROMOTE,
             f"it is not slower than the serving one: {_times(facts, case.canary)}",
         )
-    if case.now >= _end(prior, case) and not _is_shown(facts, case):
-        return _rolled_back(prior, case, UNDECIDED, f"timeoutSeconds are over: {_times(facts, case.canary)}")
+    if case.now >= _end(prior, case) and not is_shown:
+        return _rolled_back(
+            prior, case, UNDECIDED, f"timeoutSeconds are over: {_times(facts, case.canary)}{_waits(case)}"
+        )
     return _comparing(prior, case, since=prior.since)
 
 
@@ -153,17 +177,51 @@ def _trip(facts: RevisionFacts, case: CanaryCase) -> tuple[str, str] | None:
             f"those of the serving revision of the same period, the limit is {canary.max_length_change:.1%} up or down "
             f"({facts.length.samples} answers)"
         )
-    return None
+    if (content := facts.content) is not None:
+        return CONTENT, (
+            f"its answers of {content.name} differ by the measure {content.measure}: {content.share:.1%} compared with "
+            f"{content.serving_share:.1%} of the serving revision, the limit of the difference is {content.limit:.1%} "
+            f"({content.samples} answers)"
+        )
+    if facts.cost is not None:
+        return COST, (
+            f"its answers of class {facts.cost.name} cost {facts.cost.change:+.1%} compared with those of the serving "
+            f"revision, the limit is {canary.max_cost_increase:+.1%} ({facts.cost.samples} answers)"
+        )
+    return next(_failed_checks(case), None)
+
+
+def _failed_checks(case: CanaryCase) -> Iterator[tuple[str, str]]:
+    for check, found in _results(case):
+        if found.failures >= check.failures:
+            yield CHECK_FAILED, f"the check {check.name} failed {found.failures} times in a row: {found.detail}"
+
+
+def _results(case: CanaryCase) -> list[tuple[CanaryCheck, CheckResult]]:
+    """Each check with its result."""
+    known = {found.name: found for found in case.checks}
+    return [(check, known.get(check.name, CheckResult(check.name))) for check in case.canary.checks]
+
+
+def _awaited(case: CanaryCase) -> list[CheckResult]:
+    """The checks that have not passed."""
+    return [found for _, found in _results(case) if not found.passed]
+
+
+def _waits(case: CanaryCase) -> str:
+    return "".join(f"; it waits for the check {found.name}: {found.detail}" for found in _awaited(case))
 
 
 def _is_shown(facts: RevisionFacts, case: CanaryCase) -> bool:
-    """Whether all limits are shown to be kept. Answers of another target differ, so they are not compared."""
+    """Whether all limits are shown to be kept. Answers of another target are not compared one by one."""
     canary = case.canary
     enough = min(facts.samples, facts.serving_samples) >= canary.min_samples
     fast = facts.bound is not None and facts.bound <= canary.max_slowdown
-    is_same = not case.has_same_target or facts.parity in _CONTENT
+    is_same = not case.has_same_target or facts.parity in _KEPT
     is_as_long = facts.length_change is not None and abs(facts.length_change) <= canary.max_length_change
-    return enough and fast and is_as_long and facts.errors in _CONTENT and is_same
+    is_as_cheap = facts.cost_change is None or facts.cost_change <= canary.max_cost_increase
+    is_kept = is_as_long and is_as_cheap and facts.is_content_kept
+    return enough and fast and is_kept and facts.errors in _KEPT and is_same
 
 
 def _waits_for_approval(case: CanaryCase) -> bool:
@@ -175,8 +233,8 @@ def _comparing(prior: CanaryStatus, case: CanaryCase, *, since: str) -> CanarySt
     servers = case.servers
     share = min(case.canary.share, servers.ready / max(servers.ready + servers.serving_ready, 1))
     facts = case.facts or RevisionFacts()
-    waits = "" if case.facts is not None else "; no outcomes have been read yet"
-    if _is_shown(facts, case):
+    waits = _waits(case) if case.facts is not None else "; no outcomes have been read yet"
+    if _is_shown(facts, case) and not _awaited(case):
         waits = f"; it keeps all limits, and waits for the annotation {APPROVE}: {case.revision}"
     return msgspec.structs.replace(
         prior,
@@ -185,7 +243,7 @@ def _comparing(prior: CanaryStatus, case: CanaryCase, *, since: str) -> CanarySt
         since=since,
         samples=facts.samples,
         change=_rounded(facts.change),
-        message=f"it gets {share:.3g} of the requests; {_times(facts, case.canary)}{waits}",
+        message=f"it gets {share:.3g} of the requests; {_times(facts, case.canary)}{waits}"[:1024],
     )
 
 

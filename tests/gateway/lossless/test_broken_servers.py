@@ -11,8 +11,8 @@ import httpx
 import pytest
 from slipstream_core.errors import UpstreamUnavailable
 from slipstream_core.settings import ConformanceSettings
-from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 from slipstream_gateway.upstreams.pool import Replica
+from slipstream_gateway.upstreams.refused_upstream import RefusedUpstream
 
 from tests.gateway.pair_manifest import chat, manifest_text
 from tests.gateway.request.breaking_pool import Pool, is_up

@@ -11,7 +11,7 @@ from slipstream_gateway.admission import Admission
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.lossless.conformance import Conformance
 from slipstream_gateway.request.query_of_death import QueriesOfDeath
-from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
+from slipstream_gateway.upstreams.refused_upstream import RefusedUpstream
 
 from tests.gateway.lossless.vllm_pair import vllm_pair
 

@@ -12,8 +12,8 @@ from slipstream_core.types import Capability, Reason
 from slipstream_gateway.lossless.findings import Finding, Result, Subject
 from slipstream_gateway.lossless.withhold import Watch
 from slipstream_gateway.upstreams.base import Drafting
-from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 from slipstream_gateway.upstreams.pool import Pool, Replica
+from slipstream_gateway.upstreams.refused_upstream import RefusedUpstream
 
 GREEDY, SAMPLED = Capability.GREEDY_SPECULATION, Capability.SAMPLED_SPECULATION
 

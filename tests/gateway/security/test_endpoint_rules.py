@@ -12,11 +12,11 @@ import pytest
 from aiohttp.resolver import ThreadedResolver
 from hypothesis import given
 from hypothesis import strategies as st
+from slipstream_core.checked_resolver import CheckedResolver
+from slipstream_core.endpoint_rules import EndpointRules, may_name_variable
 from slipstream_core.errors import CommandError, ManifestError
 from slipstream_core.manifest import compile_file
 from slipstream_core.settings import UpstreamSettings
-from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
-from slipstream_gateway.upstreams.endpoint_rules import EndpointRules, may_name_variable
 from slipstream_tools.cli import main
 
 from tests.gateway.pair_manifest import chat, manifest_text
@@ -183,7 +183,7 @@ def test_a_list_of_something_else_is_refused(entry: str) -> None:
 async def test_what_a_name_resolves_to_is_looked_at_for_each_connection() -> None:
     """`localhost` stands for a name that has come to mean another machine: the name is allowed, its address is not."""
     resolver = CheckedResolver(EndpointRules(["example.com"], shared=True))
-    with pytest.raises(OSError, match=r"localhost is refused: 127\.0\.0\.1 is the gateway's own machine"):
+    with pytest.raises(OSError, match=r"localhost is refused: 127\.0\.0\.1 is this machine's loopback"):
         await resolver.resolve("localhost", 80)
     await resolver.close()
     alone = CheckedResolver(EndpointRules())

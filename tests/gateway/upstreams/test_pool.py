@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from slipstream_core.settings import HealthSettings
 from slipstream_core.types import Capability
 from slipstream_gateway.upstreams.base import Drafting, Upstream
-from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 from slipstream_gateway.upstreams.pool import Batch, Pool, Replica
+from slipstream_gateway.upstreams.refused_upstream import RefusedUpstream
 
 from tests.support.clock import Clock
 

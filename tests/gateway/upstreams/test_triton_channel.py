@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 import pytest
+from slipstream_core.endpoint_rules import EndpointRules
 from slipstream_core.errors import UpstreamUnavailable
-from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.triton_channel import CHANNEL_OPTIONS, TritonChannel
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -145,7 +145,7 @@ async def test_an_address_that_a_name_may_not_resolve_to_gets_no_connection(
     async with serving("here", f"127.0.0.1:{port}"), connecting(f"models.example:{port}", rules) as channel:
         with pytest.raises(UpstreamUnavailable, match="is unreachable") as caught:
             await channel.connected()
-        assert caught.value.detail == "models.example is refused: 127.0.0.1 is the gateway's own machine"
+        assert caught.value.detail == "models.example is refused: 127.0.0.1 is this machine's loopback"
     async with serving("here", f"127.0.0.1:{port}"), connecting(f"models.example:{port}") as alone:
         assert await ask(alone) == "here"
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slipstream_core.arguments import read_options
+from slipstream_core.endpoint_rules import EndpointRules
 from slipstream_core.environment import secret
 from slipstream_core.errors import CommandError, ManifestError
 from slipstream_core.hosts import is_loopback
@@ -20,7 +21,6 @@ from slipstream_core.manifest import RoutingTable
 from slipstream_core.manifest.grants import API_KEY_FIELD, key_uses, read_grants
 from slipstream_core.settings import AccessSettings, AdminSettings, AuditSettings, TlsSettings, UpstreamSettings
 from slipstream_gateway.decide.classify import load_model
-from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.private_headers import PRIVATE
 from slipstream_gateway.upstreams.tls import read_credentials
 

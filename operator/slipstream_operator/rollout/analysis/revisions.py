@@ -16,6 +16,7 @@ from slipstream_core.manifest.rollout import Analysis, Thresholds
 from slipstream_core.manifest.serving import Canary
 from slipstream_core.observation import ALSO_FAILURES, PARITY, Observation, ParityResult
 
+from slipstream_operator.rollout.analysis.content import ChangedContent, ContentComparison
 from slipstream_operator.rollout.analysis.facts import MISSED, Verdict
 from slipstream_operator.rollout.analysis.guard import Guard
 from slipstream_operator.rollout.analysis.means import boundary
@@ -31,6 +32,7 @@ COLD_ANSWERS = 10
 """The number of the new revision's first answers whose times do not count."""
 _REPLAYS_AWAITED = 10  # times `minSamples` answers, for a service of which few answers are comparable
 _CONFIDENCE_CHANGED = 0.999  # of a verdict on one class among many
+_LOADS_PER_DOUBLING = 4
 _ALARM_AT = math.log(_ANALYSIS.false_alarm_requests)
 
 
@@ -50,7 +52,9 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     None before there are enough answers. `errors` and `parity` are the verdicts on failed requests and on differing
     answers, of which `replays` were compared; each share beside them is None without requests. `slow` is the class with
     the largest shown increase of the time. `length_change` is the change of the mean number of output tokens over all
-    classes, None before there are enough answers, and `length` the class with the largest shown one.
+    classes, None before there are enough answers, and `length` the class with the largest shown one; `cost_change` and
+    `cost` are those of the mean cost at the same load. `content` is the largest shown change of the content. For
+    `is_content_kept` see `ContentComparison`.
     """
 
     samples: int = 0
@@ -65,6 +69,10 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     slow: ChangedClass | None = None
     length_change: float | None = None
     length: ChangedClass | None = None
+    cost_change: float | None = None
+    cost: ChangedClass | None = None
+    content: ChangedContent | None = None
+    is_content_kept: bool = False
 
 
 class RevisionLedger:
@@ -80,6 +88,8 @@ class RevisionLedger:
         self._guards = {metric: Guard() for metric in self._rules}
         self._classes: dict[str, PairedTimes] = {}
         self._lengths: dict[str, PairedTimes] = {}
+        self._costs: dict[str, PairedTimes] = {}
+        self._content = ContentComparison(canary.max_content_change)
         self._missed = 0
 
     def is_of(self, revision: str, canary: Canary) -> bool:
@@ -103,6 +113,7 @@ class RevisionLedger:
             if not is_empty:
                 self._time(seen, now_s)
                 self._measure(seen)
+                self._content.record(seen)
         elif is_failure(seen) or seen.status in ALSO_FAILURES:
             self._count(seen, 1.0)
 
@@ -111,9 +122,10 @@ class RevisionLedger:
         errors, parity = self._guards[Metric.ERROR_RATE], self._guards[Metric.PARITY]
         change, bound = self._pooled(self._classes.values())
         length_change, _ = self._pooled(self._lengths.values())
+        cost_change, _ = self._pooled(self._costs.values())
         longest = self.canary.max_length_change
         return RevisionFacts(
-            samples=sum(times.step_speculative for times in self._classes.values()),
+            samples=self._answers,
             serving_samples=sum(times.step_control for times in self._classes.values()),
             change=change,
             bound=bound,
@@ -125,7 +137,18 @@ class RevisionLedger:
             slow=self._most_changed(self._classes, above=self.canary.max_slowdown),
             length_change=length_change,
             length=self._most_changed(self._lengths, above=longest, below=-longest),
+            cost_change=cost_change,
+            cost=self._most_changed(self._costs, above=self.canary.max_cost_increase),
+            content=self._content.changed,
+            is_content_kept=self._content.is_kept(
+                is_long=self._answers >= NOT_APPLICABLE_AFTER * self.canary.min_samples
+            ),
         )
+
+    @property
+    def _answers(self) -> int:
+        """The timed answers of the new revision."""
+        return sum(times.step_speculative for times in self._classes.values())
 
     def _time(self, seen: Observation, now_s: float) -> None:
         """Count the time of an answer of either revision that began after the last cold answer ended."""
@@ -136,6 +159,9 @@ class RevisionLedger:
         elif ended_s - seen.e2e_s >= self._warm_s:
             times = self._classes.setdefault(seen.request_class, PairedTimes())
             times.add(seen.e2e_s, seen.output_tokens, control=not seen.canary)
+            if seen.priced_s:
+                costs = self._costs.setdefault(_at_load(seen), PairedTimes())
+                costs.add(seen.priced_s * (seen.price_per_gpu_hour or 1.0), seen.output_tokens, control=not seen.canary)
 
     def _measure(self, seen: Observation) -> None:
         """Count the length of an answer of either revision."""
@@ -162,9 +188,8 @@ class RevisionLedger:
             return Verdict.PASS if is_kept else Verdict.NO_DATA  # not yet proof of either
         if metric is Metric.PARITY and self._missed >= MISSED:
             return Verdict.NO_DATA  # there are answers to compare, and too few were
-        answers = sum(times.step_speculative for times in self._classes.values())
         awaited = _REPLAYS_AWAITED if guard.samples else NOT_APPLICABLE_AFTER
-        is_over = answers >= awaited * self.canary.min_samples and (guard.observed or 0.0) <= rule.limit
+        is_over = self._answers >= awaited * self.canary.min_samples and (guard.observed or 0.0) <= rule.limit
         return Verdict.NOT_APPLICABLE if is_over else Verdict.NO_DATA
 
     def _most_changed(
@@ -194,5 +219,21 @@ class RevisionLedger:
         return blocks.change(blocks.difference), blocks.change(blocks.difference + half * spread)
 
 
+def _at_load(seen: Observation) -> str:
+    """The class of `seen` with its server's load, within 9 %. Requests share the steps of their server: an answer costs
+    less on the revision whose servers get more requests, and the new one has few servers."""
+    load = 2.0 ** (round(_LOADS_PER_DOUBLING * math.log2(max(seen.load, 1.0))) / _LOADS_PER_DOUBLING)
+    return f"{seen.request_class} at {load:.2g} requests in flight"
+
+
 def _limits(canary: Canary) -> tuple[float, ...]:
-    return canary.min_samples, canary.max_slowdown, canary.error_rate, canary.parity_loss, canary.max_length_change
+    """The settings that the evidence depends on."""
+    return (
+        canary.min_samples,
+        canary.max_slowdown,
+        canary.error_rate,
+        canary.parity_loss,
+        canary.max_length_change,
+        canary.max_content_change,
+        canary.max_cost_increase,
+    )

@@ -93,7 +93,7 @@ _SUFFIX = re.compile(r"\.?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 class EndpointRules:
     """`allowed` are networks (CIDR) and domain suffixes; if it is empty, every server is allowed except addresses that
-    no model server has. `shared`: other people write manifests, so the gateway's own machine is refused too, unless it
+    no model server has. `shared`: other people write manifests, so this process's own machine is refused too, unless it
     is allowed."""
 
     def __init__(self, allowed: Sequence[str] = (), *, shared: bool = False) -> None:
@@ -125,7 +125,7 @@ class EndpointRules:
             if address.is_unspecified or address.is_multicast:
                 return f"{shown} is not a server's address"
             if self._shared and address.is_loopback and not self._listed(address):
-                return f"{shown} is the gateway's own machine"
+                return f"{shown} is this machine's loopback"
         return None
 
     def _add(self, entry: str) -> None:
@@ -148,7 +148,7 @@ class EndpointRules:
         if host in _METADATA_NAMES:
             return f"'{host}' is a cloud's metadata service"
         if self._shared and (host == "localhost" or host.endswith(".localhost")) and not self._names(host):
-            return f"'{host}' is the gateway's own machine"
+            return f"'{host}' is this machine's loopback"
         if (self._networks or self._suffixes) and not self._names(host):
             return f"'{host}' is in no domain of --allow-endpoint"
         return None
