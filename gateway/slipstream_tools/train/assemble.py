@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, logit, softmax
 from slipstream_core.types import MEDIUM_MAX_TOKENS
-from slipstream_gateway.decide.classify.length import stated_length
+from slipstream_gateway.decide.classify.length import in_conversation, stated_length
 from slipstream_gateway.decide.classify.model import (
     HEADS,
     LENGTH_AT,
@@ -46,7 +46,8 @@ def predict(fits: Fits, found: Design, temperature: float) -> Predicted:
     usual, growth = heads.lengths @ tasks.T
     tokens = np.exp(np.clip(usual + growth * sizes + LENGTH_BY_WORDS * words[:, 0], 0.0, math.log(MAX_TOKENS)))
     stated = [stated_length(prompt.text, prompt.system) for prompt in found.prompts]
-    for index, bounds in enumerate(stated):
+    for index, (prompt, bounds) in enumerate(zip(found.prompts, stated, strict=True)):
+        tokens[index] = in_conversation(tokens[index], prompt)
         if bounds is not None:
             tokens[index] = min(max(tokens[index], bounds.least), bounds.most, MAX_TOKENS)
     lengths = np.log(tokens / MEDIUM_MAX_TOKENS)

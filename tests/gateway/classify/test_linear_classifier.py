@@ -129,6 +129,57 @@ def test_a_system_prompt_can_hold_the_instruction() -> None:
     assert classify("my card is lost", system="Reply with one label: card, loan, other.").task == "classification"
 
 
+RULES = "You work for a large bank. Never mention competitors. Do not give legal advice. Be polite. " * 8
+
+
+def test_an_instruction_behind_the_rules_of_a_system_prompt_is_read() -> None:
+    system = f"{RULES}\nReply to each message with one label: card, loan, other."
+    assert classify("my card is lost", system=system).task == "classification"
+    assert classify("my card is lost", system=f"{RULES}\nTranslate each message into French.").task == "translation"
+
+
+def conversation(*contents: str, **fields: Any) -> RequestProfile:
+    messages = tuple(
+        Message(role=("user", "assistant")[index % 2], content=content) for index, content in enumerate(contents)
+    )
+    return CLASSIFIER.classify(GenerationRequest(endpoint=Endpoint.CHAT, model="m", messages=messages, **fields))
+
+
+def test_a_short_follow_up_is_read_behind_the_message_before() -> None:
+    translated = conversation(
+        "Translate into German: The meeting is on Tuesday.", "Das Treffen ist am Dienstag.", "ok?"
+    )
+    summary = conversation(f"Summarize the text below.\n\n{STORY}", "The harbour was closed.", "shorter please")
+    assert (translated.task, summary.task) == ("translation", "summarization")
+    assert conversation("Translate into German: The meeting is on Tuesday.", "Ja.", "Who wrote Faust, and when was "
+                        "it first performed on a stage?").task == "short_qa"  # fmt: skip
+
+
+def test_a_conversation_with_long_answers_is_expected_to_go_on_so() -> None:
+    question = "And what about the second of these two plans, in the same way?"
+    terse, chatty = (conversation("What of the first plan?", "It is fine. " * count, question) for count in (1, 200))
+    assert chatty.expected_output_tokens > 3 * terse.expected_output_tokens
+    assert chatty.long_probability > terse.long_probability
+
+
+def test_a_request_with_tools_is_expected_to_get_a_short_call() -> None:
+    plain = classify("Tell me about the weather in Paris and what to wear.")
+    offered = classify("Tell me about the weather in Paris and what to wear.", features=frozenset({"tools"}))
+    forced = classify("Write a long story.", features=frozenset({"tools", "tool_choice"}))
+    assert 45 < offered.expected_output_tokens < plain.expected_output_tokens
+    assert forced.expected_output_tokens == 45
+    result = (*request("What is the weather in Paris?").messages, Message(role="tool", content="14 degrees"))
+    called = GenerationRequest(endpoint=Endpoint.CHAT, model="m", messages=result, features=frozenset({"tools"}))
+    unchanged = request("What is the weather in Paris?")
+    assert CLASSIFIER.classify(called).expected_output_tokens == pytest.approx(
+        CLASSIFIER.classify(unchanged).expected_output_tokens
+    )
+
+
+def test_a_guided_choice_is_a_label() -> None:
+    assert classify("Write a long story.", features=frozenset({"guided_choice"})).expected_output_tokens == 3
+
+
 def test_a_system_prompt_adds_the_same_when_it_comes_again() -> None:
     first = classify(STORY, system="Translate everything to French. Keep names.")
     assert classify(STORY, system="Translate everything to French. Keep names.") == first

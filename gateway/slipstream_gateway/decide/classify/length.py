@@ -1,4 +1,4 @@
-"""The length that a request states for its answer: "in 200 words", "at most three sentences", "answer yes or no".
+"""The length that a request states for its answer ("in 200 words", "answer yes or no"), or implies by its other parts.
 
 A number and a unit are not enough: "a story about two characters", "42 characters per line" and "four pages were
 missing" state nothing about the answer. The words before or after them must refer to it.
@@ -6,9 +6,14 @@ missing" state nothing about the answer. The words before or after them must ref
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from slipstream_core.types import GenerationRequest
+
+from slipstream_gateway.decide.classify.prompt import Prompt
 
 _NUMBERS = {
     "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
@@ -53,23 +58,15 @@ _CHOICE = re.compile(
     r"(?: with| only| a| mit| par| con)*\W{1,3}(?:yes|true|ja|oui|s[ií])\b\W{0,3}(?:or |oder |ou |o |)\W?"
     r"(?:no|false|nein|non)\b(?! \w)|^yes or no\?"
 )
-_CHOICE_SIGNS = (
-    "or no",
-    "/no",
-    "or 'no",
-    'or "no',
-    "or false",
-    "or 'false",
-    'or "false',
-    "oder nein",
-    "ou non",
-    " o no",
-)
+_CHOICE_SIGNS = ("or no", "/no", " 'no", ' "no', " false", "'false", '"false', "oder nein", "ou non", " o no")
 _LABELS = ("label only", "category only", "only the label", "only the category")
 _WIDE = re.compile(r"(\d{2,5}) ?(?:个|個)?(?:文字|字|자)")  # so many characters of Chinese, Japanese or Korean
 _TOKENS_PER_WIDE, _CHOICE_TOKENS = 1.2, 3.0
 _MIN_CHARACTERS = 20  # fewer are a story's or a password's
 _EDGE_CHARS = 160
+_FORCED_CALL = frozenset({"tool_choice", "function_call"})  # `auto` and `none` are no features
+_CALL_TOKENS = 45.0  # of a tool call: a name, and a few values that are copied
+_CONTINUITY = 0.4  # weight of the last answer's length in a conversation
 
 
 class StatedLength(NamedTuple):
@@ -97,6 +94,23 @@ def stated_length(text: str, system: str) -> StatedLength | None:
             words += [match[0].strip() for match in _CHOICE.finditer(text)]
         found = [StatedLength(1.0, _CHOICE_TOKENS, phrase) for phrase in words]
     return max(found, default=None)
+
+
+def in_conversation(tokens: float, prompt: Prompt) -> float:
+    """`tokens` of an answer, nearer to those of the last answer: a conversation has lengths of its own."""
+    answered = prompt.answered_tokens
+    return tokens ** (1.0 - _CONTINUITY) * max(answered, 1.0) ** _CONTINUITY if answered else tokens
+
+
+def with_tools(tokens: float, request: GenerationRequest) -> float:
+    """`tokens` of an answer, fewer if `request` has tools or choices: a tool call is short."""
+    if not request.features.isdisjoint(_FORCED_CALL):
+        return _CALL_TOKENS
+    if "guided_choice" in request.features:
+        return _CHOICE_TOKENS
+    if "tools" in request.features and request.messages and request.messages[-1].role == "user":
+        return math.sqrt(tokens * _CALL_TOKENS)  # a call or an answer
+    return tokens
 
 
 def _measures(text: str) -> Iterator[StatedLength]:

@@ -27,7 +27,7 @@ from slipstream_gateway.decide.classify.hashing import (
     features,
     word_rows,
 )
-from slipstream_gateway.decide.classify.length import StatedLength, stated_length
+from slipstream_gateway.decide.classify.length import StatedLength, in_conversation, stated_length, with_tools
 from slipstream_gateway.decide.classify.model import (
     COLUMNS,
     HEADS,
@@ -107,13 +107,12 @@ class LinearClassifier:
             self._stamp += 1
             total: Floats = np.empty(_COLUMNS_PADDED, np.float32)
             count = _row_sum(data, BYTE_VALUES, IN_WORD, self._table, self._seen, self._stamp, total)
-            if count >= 0:
-                total *= max(count, 1) ** -0.5
-                return total
+            total *= max(count, 1) ** -0.5
+            return total
         return self._numpy_sum(data)
 
     def _numpy_sum(self, data: bytes) -> Floats:
-        """As `_sum`, for all scripts."""
+        """As `_sum`, without compiled code."""
         rows = features(data).rows
         order = _ORDER[: rows.size]
         # A row counts once, at its last occurrence: the last of several writes to one index remains.
@@ -142,7 +141,10 @@ class LinearClassifier:
         confidence = 1.0 / sum(powers)
         chances = [power * confidence for power in powers]
         most = request.max_tokens
-        tokens = min(self._tokens(outputs[len(TASKS)], chances, prompt, stated), MAX_TOKENS if most is None else most)
+        tokens = with_tools(in_conversation(self._usual(outputs[len(TASKS)], chances, prompt), prompt), request)
+        if stated is not None:
+            tokens = min(max(tokens, stated.least), stated.most)
+        tokens = min(tokens, MAX_TOKENS if most is None else most)
         length = math.log(max(tokens, 1.0) / MEDIUM_MAX_TOKENS)
         long, rare, speculate = self._chances(outputs, chances, prompt, length)
         if stated is not None:
@@ -160,13 +162,11 @@ class LinearClassifier:
             speculate_probability=speculate,
         )
 
-    def _tokens(self, words: float, chances: list[float], prompt: Prompt, stated: StatedLength | None) -> float:
-        """The expected tokens: the usual length of each task as likely as it is, and the `words`, the logit of a long
-        answer, within those stated."""
+    def _usual(self, words: float, chances: list[float], prompt: Prompt) -> float:
+        """The usual tokens: those of each task as likely as it is, and the `words`, the logit of a long answer."""
         usual, growth = (_dot(values, chances) for values in self._lengths)
         size = math.log(max(prompt.material_tokens, MIN_MATERIAL)) - LENGTH_AT
-        tokens = math.exp(min(max(usual + growth * size + LENGTH_BY_WORDS * words, 0.0), _MAX_LOG))
-        return tokens if stated is None else min(max(tokens, stated.least), stated.most)
+        return math.exp(min(max(usual + growth * size + LENGTH_BY_WORDS * words, 0.0), _MAX_LOG))
 
     def _chances(self, outputs: list[float], chances: list[float], prompt: Prompt, length: float) -> list[float]:
         """The probability of each of `HEADS`, by words and counts, task, and `length`, the log of the expected tokens
