@@ -104,18 +104,21 @@ def in_conversation(tokens: float, prompt: Prompt) -> float:
 
 def with_tools(tokens: float, request: GenerationRequest) -> float:
     """`tokens` of an answer, fewer if `request` has tools or choices: a tool call is short."""
-    if not request.features.isdisjoint(_FORCED_CALL):
+    features = request.features
+    if not features:
+        return tokens
+    if not features.isdisjoint(_FORCED_CALL):
         return _CALL_TOKENS
-    if "guided_choice" in request.features:
+    if "guided_choice" in features:
         return _CHOICE_TOKENS
-    if "tools" in request.features and request.messages and request.messages[-1].role == "user":
+    if "tools" in features and request.messages and request.messages[-1].role == "user":
         return math.sqrt(tokens * _CALL_TOKENS)  # a call or an answer
     return tokens
 
 
 def _measures(text: str) -> Iterator[StatedLength]:
     """The lengths in `text`, in small letters, that are those of the answer. Looks for the units, which are rarest."""
-    for unit in _TOKENS_PER_UNIT:
+    for unit in [unit for unit in _TOKENS_PER_UNIT if unit in text]:
         at = text.find(unit)
         while at > 0:
             if text[at - 1] in " -" and (plural := _PLURAL.match(text, at + len(unit))):
