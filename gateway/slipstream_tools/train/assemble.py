@@ -12,11 +12,9 @@ from slipstream_core.types import MEDIUM_MAX_TOKENS
 from slipstream_gateway.decide.classify.length import in_conversation, stated_length
 from slipstream_gateway.decide.classify.model import (
     HEADS,
-    LENGTH_AT,
     LENGTH_BY_WORDS,
     LENGTH_WEIGHTS,
     MAX_TOKENS,
-    MIN_MATERIAL,
     SHARES,
     STATED_SLOPE,
     TASK_WEIGHTS,
@@ -42,7 +40,7 @@ def predict(fits: Fits, found: Design, temperature: float) -> Predicted:
     tasks = softmax((found.words @ fits.tasks.weights + fits.tasks.bias) / temperature, axis=1)
     heads = fits.heads
     words = found.words @ heads.words + heads.bias
-    sizes = np.log([max(prompt.material_tokens, MIN_MATERIAL) for prompt in found.prompts]) - LENGTH_AT
+    sizes = np.array([prompt.size for prompt in found.prompts])
     usual, growth = heads.lengths @ tasks.T
     tokens = np.exp(np.clip(usual + growth * sizes + LENGTH_BY_WORDS * words[:, 0], 0.0, math.log(MAX_TOKENS)))
     stated = [stated_length(prompt.text, prompt.system) for prompt in found.prompts]

@@ -13,7 +13,7 @@ from scipy import sparse
 from slipstream_core.types import MEDIUM_MAX_TOKENS, TaskType
 from slipstream_gateway.decide.classify.hashing import TABLE_ROWS
 from slipstream_gateway.decide.classify.length import stated_length
-from slipstream_gateway.decide.classify.model import HEADS, LENGTH_AT, MIN_MATERIAL, TASKS, Floats
+from slipstream_gateway.decide.classify.model import HEADS, TASKS, Floats
 from slipstream_gateway.decide.classify.prompt import COUNTS
 
 from slipstream_tools.train.design import Design, Indices
@@ -40,7 +40,7 @@ _STATED = {
 }  # fmt: skip
 _STATED_ROWS = 400.0  # weight of a stated share, in rows
 _SOURCE_ROWS = 40.0  # most rows that a public source counts as, per task
-# Tokens of a model's usual answer to a prompt of e**LENGTH_AT tokens, and how their log grows with that of the prompt.
+# Tokens of a model's usual answer to a prompt of `size` 0 (55 tokens), and how their log grows with the size.
 # Public sources cannot teach the first: models' answers to requests for code have 60 tokens in one and 900 in another.
 _USUAL = {
     TaskType.SUMMARIZATION: (155.0, 0.25), TaskType.EXTRACTION: (70.0, 0.4), TaskType.CODE: (270.0, 0.12),
@@ -139,7 +139,7 @@ def _lengths(rows: Sequence[Row], found: Design, chosen: Indices) -> Floats | No
     if sum(map(len, groups.values())) < _MIN_ROWS:
         return None
     logs = np.log([row.tokens or 1 for row in rows])
-    sizes = np.log([max(prompt.material_tokens, MIN_MATERIAL) for prompt in prompts]) - LENGTH_AT
+    sizes = np.array([prompt.size for prompt in prompts])
     own = np.array([row.length_kind in OWN_KINDS for row in rows])
     lengths = np.zeros((2, len(TASKS)), np.float32)
     for column, task in enumerate(TASKS):

@@ -31,11 +31,9 @@ from slipstream_gateway.decide.classify.length import StatedLength, in_conversat
 from slipstream_gateway.decide.classify.model import (
     COLUMNS,
     HEADS,
-    LENGTH_AT,
     LENGTH_BY_WORDS,
     LENGTH_WEIGHTS,
     MAX_TOKENS,
-    MIN_MATERIAL,
     SHARES,
     STATED_SLOPE,
     TASK_WEIGHTS,
@@ -165,8 +163,7 @@ class LinearClassifier:
     def _usual(self, words: float, chances: list[float], prompt: Prompt) -> float:
         """The usual tokens: those of each task as likely as it is, and the `words`, the logit of a long answer."""
         usual, growth = (_dot(values, chances) for values in self._lengths)
-        size = math.log(max(prompt.material_tokens, MIN_MATERIAL)) - LENGTH_AT
-        return math.exp(min(max(usual + growth * size + LENGTH_BY_WORDS * words, 0.0), _MAX_LOG))
+        return math.exp(min(max(usual + growth * prompt.size + LENGTH_BY_WORDS * words, 0.0), _MAX_LOG))
 
     def _chances(self, outputs: list[float], chances: list[float], prompt: Prompt, length: float) -> list[float]:
         """The probability of each of `HEADS`, by words and counts, task, and `length`, the log of the expected tokens

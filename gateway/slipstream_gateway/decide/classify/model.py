@@ -28,8 +28,6 @@ LENGTH_WEIGHTS = (1.0, 0.0, 1.0)
 SHARES = (0.005, 0.995)  # bounds of a share by task, whose logit must be finite
 LENGTH_BY_WORDS = 0.2  # of the words' logit of a long answer, in the log of the expected length
 STATED_SLOPE = 2.5  # of the logit of a long answer, over the log of a stated length
-LENGTH_AT = 4.0  # the log of the prompt tokens at which the usual length of a task is stated
-MIN_MATERIAL = 4.0  # tokens of a prompt; its log must be finite
 MAX_TOKENS = 8000.0  # of an expected length
 _FORMAT = 4
 _SHIPPED = Path(__file__).with_name("model.npz")
@@ -46,8 +44,8 @@ class Model:
     `table` (TABLE_ROWS, C + H) holds a weight per feature for each task and each of `HEADS`; `bias` (C + H,) completes
     the margins of the tasks and the logits of the heads. The margins over `temperature` are the logits of the tasks.
     `counts` (COUNTS, H) are the weights of a prompt's counts. `by_task` (C, H) is how often a task's answers are rare,
-    worth speculating. `lengths` (2, C) are the log of a task's usual answer tokens for a prompt with the log
-    `LENGTH_AT` of tokens, and how much that grows with the log. `shares` are the mean shares of rare tokens in answers
+    worth speculating. `lengths` (2, C) are the log of a task's usual answer tokens for a prompt of `size` 0,
+    and how much that grows with the size. `shares` are the mean shares of rare tokens in answers
     that are not rare and in answers that are.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log1p
+from math import log, log1p
 from operator import mul
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ _WIDE_HEAD_CHARS, _WIDE_TAIL_CHARS = 300, 150  # of scripts without spaces, whos
 _SYSTEM_HEAD_CHARS, _SYSTEM_TAIL_CHARS = 300, 200
 _FOLLOW_UP_CHARS = 40  # "shorter please": a message as short as that refers to the one before
 _EARLIER_CHARS = 300
+_MIN_MATERIAL, _SIZE_AT = 4.0, 4.0  # tokens, so that the log is finite, and the log of 55 tokens
 _TOKENS_PER_MESSAGE = 4
 _OTHER_TOKENS_PER_CHAR = 0.24
 
@@ -43,6 +44,11 @@ class Prompt(NamedTuple):
     material_tokens: float
     answered_tokens: float
     counts: tuple[float, ...]
+
+    @property
+    def size(self) -> float:
+        """The log of the material's tokens, from that at which the usual lengths of answers are stated."""
+        return log(max(self.material_tokens, _MIN_MATERIAL)) - _SIZE_AT
 
     @property
     def mentions_json(self) -> bool:
