@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit, logit, softmax
-from slipstream_gateway.decide.classify.length import expected_tokens, stated_length
-from slipstream_gateway.decide.classify.model import HEADS, SHARES, TASK_WEIGHT, TASKS, Model
+from slipstream_core.types import MEDIUM_MAX_TOKENS
+from slipstream_gateway.decide.classify.length import in_conversation, stated_length
+from slipstream_gateway.decide.classify.model import (
+    HEADS,
+    LENGTH_BY_WORDS,
+    LENGTH_WEIGHTS,
+    MAX_TOKENS,
+    SHARES,
+    STATED_SLOPE,
+    TASK_WEIGHTS,
+    TASKS,
+    Model,
+)
 
 from slipstream_tools.train.design import Design
 from slipstream_tools.train.figures import Predicted
@@ -27,13 +39,20 @@ def predict(fits: Fits, found: Design, temperature: float) -> Predicted:
     """The probabilities and the expected length for every row of `found`."""
     tasks = softmax((found.words @ fits.tasks.weights + fits.tasks.bias) / temperature, axis=1)
     heads = fits.heads
-    direct = found.words @ heads.words + heads.bias + found.counts @ heads.counts
-    long, rare, speculate = expit(direct + TASK_WEIGHT * logit(tasks @ heads.by_task.clip(*SHARES))).T
-    tokens = [
-        expected_tokens(TASKS[best], prompt, stated_length(prompt.text, prompt.system), heads.lengths[best])
-        for best, prompt in zip(tasks.argmax(axis=1).tolist(), found.prompts, strict=True)
-    ]
-    return Predicted(tasks, long, rare, speculate, np.array(tokens))
+    words = found.words @ heads.words + heads.bias
+    sizes = np.array([prompt.size for prompt in found.prompts])
+    usual, growth = heads.lengths @ tasks.T
+    tokens = np.exp(np.clip(usual + growth * sizes + LENGTH_BY_WORDS * words[:, 0], 0.0, math.log(MAX_TOKENS)))
+    stated = [stated_length(prompt.text, prompt.system) for prompt in found.prompts]
+    for index, (prompt, bounds) in enumerate(zip(found.prompts, stated, strict=True)):
+        tokens[index] = in_conversation(tokens[index], prompt)
+        if bounds is not None:
+            tokens[index] = min(max(tokens[index], bounds.least), bounds.most, MAX_TOKENS)
+    lengths = np.log(tokens / MEDIUM_MAX_TOKENS)
+    direct = words + found.counts @ heads.counts + np.outer(lengths, LENGTH_WEIGHTS)
+    long, rare, speculate = expit(direct + TASK_WEIGHTS * logit(tasks @ heads.by_task.clip(*SHARES))).T
+    is_stated = [bounds is not None for bounds in stated]
+    return Predicted(tasks, np.where(is_stated, expit(STATED_SLOPE * lengths), long), rare, speculate, tokens)
 
 
 def assemble(fits: Fits, temperature: float, base: Callable[[], Model]) -> Model:

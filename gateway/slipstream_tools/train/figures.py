@@ -13,7 +13,7 @@ from scipy.stats import kendalltau, rankdata
 from slipstream_core.types import MEDIUM_MAX_TOKENS, SHORT_MAX_TOKENS
 from slipstream_gateway.decide.classify.model import TASKS
 
-from slipstream_tools.train.rows import Row
+from slipstream_tools.train.rows import MODEL_KINDS, Row
 
 Array = npt.NDArray[np.float64]
 
@@ -32,17 +32,20 @@ class Predicted(NamedTuple):
 class Lengths(NamedTuple):
     """Expected lengths against actual ones; None if there are no rows to measure by.
 
-    `bins` is the accuracy over the three bins, `tau` Kendall's rank correlation (tau-b).
+    `bins` is the accuracy over the three bins, `tau` Kendall's rank correlation (tau-b). `log_error` is the mean error
+    of the log of the length, `constant_error` that of the best constant, both over answers of models.
     """
 
     bins: float | None
     long_precision: float | None
     long_recall: float | None
     tau: float | None
+    log_error: float | None
+    constant_error: float | None
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """None if there are no rows to measure by, or all have one label. The last four are those of `Lengths`."""
+    """None if there are no rows to measure by, or all have one label. The last six are those of `Lengths`."""
 
     rows: int
     accuracy: float | None
@@ -54,6 +57,8 @@ class Figures(msgspec.Struct, frozen=True):
     long_precision: float | None
     long_recall: float | None
     tau: float | None
+    log_error: float | None
+    constant_error: float | None
 
 
 def measure(rows: Sequence[Row], predicted: Predicted) -> Figures:
@@ -82,11 +87,15 @@ def lengths(rows: Sequence[Row], expected: Array) -> Lengths:
     same = np.digitize(own, edges, right=True) == np.digitize(actual, edges, right=True)
     is_long, called_long = actual > MEDIUM_MAX_TOKENS, own > MEDIUM_MAX_TOKENS
     tau: Any = kendalltau(own, actual).statistic if len(known) > 1 else np.nan
+    of_models = np.array([rows[index].length_kind in MODEL_KINDS for index in known], dtype=bool)
+    logs = np.log(np.maximum(actual[of_models], 1.0))
     return Lengths(
         bins=_mean(same.tolist()),
         long_precision=_mean(is_long[called_long].tolist()),
         long_recall=_mean(called_long[is_long].tolist()),
         tau=float(tau) if np.isfinite(tau) else None,
+        log_error=_mean(np.abs(np.log(own[of_models]) - logs).tolist()),
+        constant_error=_mean(np.abs(logs - np.median(logs)).tolist()) if logs.size else None,
     )
 
 
@@ -120,5 +129,5 @@ def _accepted(row: Row, best: int) -> bool:
     return TASKS[best] == row.task or TASKS[best] in row.alternatives
 
 
-def _mean(values: Sequence[bool]) -> float | None:
+def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None

@@ -12,26 +12,21 @@ import numpy.typing as npt
 from scipy import sparse
 from slipstream_core.types import MEDIUM_MAX_TOKENS, TaskType
 from slipstream_gateway.decide.classify.hashing import TABLE_ROWS
-from slipstream_gateway.decide.classify.length import usual_tokens
+from slipstream_gateway.decide.classify.length import stated_length
 from slipstream_gateway.decide.classify.model import HEADS, TASKS, Floats
 from slipstream_gateway.decide.classify.prompt import COUNTS
 
 from slipstream_tools.train.design import Design, Indices
 from slipstream_tools.train.fit import balance, fit_head
-from slipstream_tools.train.rows import Row
+from slipstream_tools.train.rows import OWN_KINDS, Row
 
 _MIN_ROWS = 20
 # Counts of a prompt reveal its corpus; they generalise for rare answers only. Words do so less there: a larger ridge.
 _COUNTED = ("rare",)
 _RIDGE = {"long": 1e-4, "rare": 1e-3, "speculate": 1e-4}
-# How often the answers to a task are long, rare or worth speculating, before any row is seen. Corpora have few sources
+# How often the answers to a task are rare or worth speculating, before any row is seen. Corpora have few sources
 # per task, and answers of their kind: people's are terse, and a benchmark's extraction is longer than a service's.
 _STATED = {
-    "long": {
-        TaskType.SUMMARIZATION: 0.5, TaskType.EXTRACTION: 0.25, TaskType.CODE: 0.7, TaskType.TRANSLATION: 0.25,
-        TaskType.CLASSIFICATION: 0.02, TaskType.SHORT_QA: 0.03, TaskType.MATH_REASONING: 0.65,
-        TaskType.CREATIVE_WRITING: 0.85, TaskType.OPEN_CHAT: 0.8, TaskType.REWRITING: 0.4,
-    },
     "rare": {
         TaskType.SUMMARIZATION: 0.25, TaskType.EXTRACTION: 0.8, TaskType.CODE: 0.03, TaskType.TRANSLATION: 0.4,
         TaskType.CLASSIFICATION: 0.03, TaskType.SHORT_QA: 0.5, TaskType.MATH_REASONING: 0.1,
@@ -45,9 +40,16 @@ _STATED = {
 }  # fmt: skip
 _STATED_ROWS = 400.0  # weight of a stated share, in rows
 _SOURCE_ROWS = 40.0  # most rows that a public source counts as, per task
+# Tokens of a model's usual answer to a prompt of `size` 0 (55 tokens), and how their log grows with the size.
+# Public sources cannot teach the first: models' answers to requests for code have 60 tokens in one and 900 in another.
+_USUAL = {
+    TaskType.SUMMARIZATION: (155.0, 0.25), TaskType.EXTRACTION: (70.0, 0.4), TaskType.CODE: (270.0, 0.12),
+    TaskType.TRANSLATION: (70.0, 0.9), TaskType.CLASSIFICATION: (10.0, 0.1), TaskType.SHORT_QA: (40.0, 0.0),
+    TaskType.MATH_REASONING: (260.0, 0.12), TaskType.CREATIVE_WRITING: (290.0, 0.12), TaskType.OPEN_CHAT: (320.0, 0.12),
+    TaskType.REWRITING: (90.0, 0.7),
+}  # fmt: skip
 _LENGTH_PRIOR = 20.0  # weight of the usual length, in rows
-# Lengths from a deployment: human reference answers and single answers of old models are terser.
-_OWN_KINDS = ("none", "llm_median")
+_GROWTH_PRIOR = 40.0  # weight of its growth, in rows by the square of the log of their tokens
 
 
 class Heads(NamedTuple):
@@ -84,7 +86,8 @@ def fit_heads(rows: Sequence[Row], found: Design, chosen: Indices) -> Heads:
         words[:, column], bias[column] = fitted.weights[:TABLE_ROWS, 0], fitted.bias[0]
         if name in _COUNTED:
             counts[:, column] = fitted.weights[TABLE_ROWS:, 0]
-        by_task[:, column] = _by_task([rows[index] for index in known], values, _STATED[name])
+        if name in _STATED:
+            by_task[:, column] = _by_task([rows[index] for index in known], values, _STATED[name])
     lengths, shares = _lengths(rows, found, chosen), _shares(rows)
     missing += [name for name, found_one in (("tokens", lengths), ("share", shares)) if found_one is None]
     return Heads(
@@ -92,7 +95,7 @@ def fit_heads(rows: Sequence[Row], found: Design, chosen: Indices) -> Heads:
         bias,
         counts,
         by_task,
-        np.ones(len(TASKS), np.float32) if lengths is None else lengths,
+        np.zeros((2, len(TASKS)), np.float32) if lengths is None else lengths,
         np.zeros(2, np.float32) if shares is None else shares,
         tuple(missing),
     )
@@ -113,7 +116,7 @@ def _by_task(rows: Sequence[Row], values: npt.NDArray[np.bool_], stated: Mapping
     """
     sizes = Counter((row.source, row.task) for row in rows)
     weights = np.array(
-        [1.0 if row.length_kind in _OWN_KINDS else min(1.0, _SOURCE_ROWS / sizes[row.source, row.task]) for row in rows]
+        [1.0 if row.length_kind in OWN_KINDS else min(1.0, _SOURCE_ROWS / sizes[row.source, row.task]) for row in rows]
     )
     result = []
     for task in TASKS:
@@ -124,14 +127,34 @@ def _by_task(rows: Sequence[Row], values: npt.NDArray[np.bool_], stated: Mapping
 
 
 def _lengths(rows: Sequence[Row], found: Design, chosen: Indices) -> Floats | None:
-    """By task, the factor from the usual length to that of the rows; None without lengths of a model."""
-    logs: dict[object, list[float]] = defaultdict(list)
-    for index, row in zip(chosen.tolist(), rows, strict=True):
-        if row.tokens and row.task is not None and row.length_kind in _OWN_KINDS:
-            logs[row.task].append(math.log(row.tokens / usual_tokens(row.task, found.prompts[index])))
-    if sum(map(len, logs.values())) < _MIN_ROWS:
+    """The `lengths` of a model; None without lengths.
+
+    The growth is that within the sources, whose levels differ. Rows of the deployment itself correct the usual length.
+    """
+    prompts = [found.prompts[index] for index in chosen.tolist()]
+    groups: dict[tuple[TaskType, str], list[int]] = defaultdict(list)
+    for index, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
+        if row.tokens and row.task is not None and stated_length(prompt.text, prompt.system) is None:
+            groups[row.task, row.source].append(index)
+    if sum(map(len, groups.values())) < _MIN_ROWS:
         return None
-    return np.array([math.exp(sum(logs[task]) / (len(logs[task]) + _LENGTH_PRIOR)) for task in TASKS], np.float32)
+    logs = np.log([row.tokens or 1 for row in rows])
+    sizes = np.array([prompt.size for prompt in prompts])
+    own = np.array([row.length_kind in OWN_KINDS for row in rows])
+    lengths = np.zeros((2, len(TASKS)), np.float32)
+    for column, task in enumerate(TASKS):
+        usual, growth = math.log(_USUAL[task][0]), _USUAL[task][1]
+        members = [np.array(group) for (of, _), group in groups.items() if of is task]
+        covariance, variance = _GROWTH_PRIOR * growth, _GROWTH_PRIOR
+        for group in members:
+            weights = np.where(own[group], 1.0, min(1.0, _SOURCE_ROWS / group.size))
+            spread = weights * (sizes[group] - sizes[group].mean())
+            covariance, variance = covariance + spread @ logs[group], variance + spread @ sizes[group]
+        growth = covariance / variance
+        mine = np.array([index for group in members for index in group.tolist() if own[index]], np.int64)
+        rest = logs[mine] - growth * sizes[mine] - usual
+        lengths[:, column] = usual + rest.sum() / (mine.size + _LENGTH_PRIOR), growth
+    return lengths
 
 
 def _shares(rows: Sequence[Row]) -> Floats | None:

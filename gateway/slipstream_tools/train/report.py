@@ -20,7 +20,7 @@ _HEADS = {
 }
 _COLUMNS = (
     "rows", "accuracy", "clear labels", "long AUC", "rare AUC", "speculate AUC",
-    "length bins", "long precision", "long recall", "tau",
+    "length bins", "long precision", "long recall", "tau", "log-length error", "of a constant",
 )  # fmt: skip
 
 

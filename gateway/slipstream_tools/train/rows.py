@@ -15,6 +15,8 @@ from slipstream_gateway.decide.classify.model import TASKS
 
 _RARE_SHARE = 0.12  # share of an answer's words above which it counts as rare
 _NO_SOURCE = "unnamed"
+OWN_KINDS = ("none", "llm_median")  # lengths from a deployment
+MODEL_KINDS = (*OWN_KINDS, "llm_single")  # lengths of models' answers
 
 
 class Row(NamedTuple):

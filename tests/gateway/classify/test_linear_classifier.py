@@ -129,6 +129,57 @@ def test_a_system_prompt_can_hold_the_instruction() -> None:
     assert classify("my card is lost", system="Reply with one label: card, loan, other.").task == "classification"
 
 
+RULES = "You work for a large bank. Never mention competitors. Do not give legal advice. Be polite. " * 8
+
+
+def test_an_instruction_behind_the_rules_of_a_system_prompt_is_read() -> None:
+    system = f"{RULES}\nReply to each message with one label: card, loan, other."
+    assert classify("my card is lost", system=system).task == "classification"
+    assert classify("my card is lost", system=f"{RULES}\nTranslate each message into French.").task == "translation"
+
+
+def conversation(*contents: str, **fields: Any) -> RequestProfile:
+    messages = tuple(
+        Message(role=("user", "assistant")[index % 2], content=content) for index, content in enumerate(contents)
+    )
+    return CLASSIFIER.classify(GenerationRequest(endpoint=Endpoint.CHAT, model="m", messages=messages, **fields))
+
+
+def test_a_short_follow_up_is_read_behind_the_message_before() -> None:
+    translated = conversation(
+        "Translate into German: The meeting is on Tuesday.", "Das Treffen ist am Dienstag.", "ok?"
+    )
+    summary = conversation(f"Summarize the text below.\n\n{STORY}", "The harbour was closed.", "shorter please")
+    assert (translated.task, summary.task) == ("translation", "summarization")
+    assert conversation("Translate into German: The meeting is on Tuesday.", "Ja.", "Who wrote Faust, and when was "
+                        "it first performed on a stage?").task == "short_qa"  # fmt: skip
+
+
+def test_a_conversation_with_long_answers_is_expected_to_go_on_so() -> None:
+    question = "And what about the second of these two plans, in the same way?"
+    terse, chatty = (conversation("What of the first plan?", "It is fine. " * count, question) for count in (1, 200))
+    assert chatty.expected_output_tokens > 3 * terse.expected_output_tokens
+    assert chatty.long_probability > terse.long_probability
+
+
+def test_a_request_with_tools_is_expected_to_get_a_short_call() -> None:
+    plain = classify("Tell me about the weather in Paris and what to wear.")
+    offered = classify("Tell me about the weather in Paris and what to wear.", features=frozenset({"tools"}))
+    forced = classify("Write a long story.", features=frozenset({"tools", "tool_choice"}))
+    assert 45 < offered.expected_output_tokens < plain.expected_output_tokens
+    assert forced.expected_output_tokens == 45
+    result = (*request("What is the weather in Paris?").messages, Message(role="tool", content="14 degrees"))
+    called = GenerationRequest(endpoint=Endpoint.CHAT, model="m", messages=result, features=frozenset({"tools"}))
+    unchanged = request("What is the weather in Paris?")
+    assert CLASSIFIER.classify(called).expected_output_tokens == pytest.approx(
+        CLASSIFIER.classify(unchanged).expected_output_tokens
+    )
+
+
+def test_a_guided_choice_is_a_label() -> None:
+    assert classify("Write a long story.", features=frozenset({"guided_choice"})).expected_output_tokens == 3
+
+
 def test_a_system_prompt_adds_the_same_when_it_comes_again() -> None:
     first = classify(STORY, system="Translate everything to French. Keep names.")
     assert classify(STORY, system="Translate everything to French. Keep names.") == first
@@ -137,9 +188,9 @@ def test_a_system_prompt_adds_the_same_when_it_comes_again() -> None:
 @pytest.mark.parametrize(
     ("prompt", "tokens"),
     [
-        ("Write an essay on spring in 200 words.", 280.0),
+        ("Write an essay on spring in 200 words.", 270.0),
         (f"Summarize in one sentence.\n\n{STORY}", 25.0),
-        (f"{STORY}\n\nIs that true? Answer yes or no.", 4.0),
+        (f"{STORY}\n\nIs that true? Answer yes or no.", 3.0),
         ("Write three paragraphs about tea.", 300.0),
     ],
 )
@@ -147,6 +198,37 @@ def test_a_stated_length_is_what_is_expected(prompt: str, tokens: float) -> None
     profile = classify(prompt)
     assert profile.expected_output_tokens == pytest.approx(tokens)
     assert (profile.long_probability > 0.5) == (tokens > 128)
+
+
+def test_a_limit_bounds_the_length_and_is_not_the_length() -> None:
+    free = classify("Write a poem about a broken elevator.")
+    wide = classify("Write a poem about a broken elevator. At most 300 words.")
+    tight = classify("Write a poem about a broken elevator. At most 30 words.")
+    assert 0.5 * 300 * 1.35 <= wide.expected_output_tokens <= 300 * 1.35
+    assert tight.expected_output_tokens <= 30 * 1.35 < free.expected_output_tokens
+
+
+@pytest.mark.parametrize("topic", ["a character", "two characters", "a line of ants", "four pages that were missing"])
+def test_a_mentioned_length_does_not_make_a_story_short(topic: str) -> None:
+    story, plain = classify(f"Write a short story about {topic}."), classify("Write a short story about a lighthouse.")
+    assert story.expected_output_tokens > 0.5 * plain.expected_output_tokens
+    assert story.request_class == "creative_writing/long"
+
+
+def test_longer_prompts_of_a_task_have_longer_answers() -> None:
+    short, long = (classify(f"Translate into German: {STORY * count}") for count in (1, 4))
+    assert long.expected_output_tokens > 3 * short.expected_output_tokens
+
+
+def test_an_uncertain_task_has_a_length_between_those_of_its_candidates() -> None:
+    """Two tasks of equal probability; the words have no weight."""
+    lengths = np.zeros_like(MODEL.lengths)
+    lengths[0, :2] = np.log([10.0, 1000.0])
+    bias = np.full_like(MODEL.bias, -50.0)
+    bias[:2] = 0.0
+    model = replace(MODEL, table=np.zeros_like(MODEL.table), bias=bias, lengths=lengths)
+    bias[len(TASKS) :] = 0.0
+    assert LinearClassifier(model).classify(request("anything")).expected_output_tokens == pytest.approx(100.0)
 
 
 def test_max_tokens_caps_the_length() -> None:

@@ -106,15 +106,12 @@ STAMPS = iter(range(1, 2**32))
 
 
 @settings(max_examples=300)
-@given(st.text(max_size=900) | st.text(alphabet="abc XYZ'#+-019\n.é", max_size=900))
+@given(st.text(max_size=900) | st.text(alphabet="abc XYZ'#+-019\n.é天气กข한ひ，", max_size=900))
 def test_the_compiled_sum_is_that_of_numpy(compiled: ModuleType, text: str) -> None:
     data, total = encode(text), np.empty(16, np.float32)
     table = CLASSIFIER._table
     count = compiled.row_sum(data, BYTE_VALUES, IN_WORD, table, SEEN, next(STAMPS), total)
     rows = np.unique(features(data).rows)
-    if count == -1:
-        assert any(ord(character) >= 0x0E00 for character in text)  # scripts without spaces are left to NumPy
-        return
     assert count == rows.size
     np.testing.assert_allclose(total, table[rows].sum(axis=0), rtol=1e-4, atol=1e-4)
 

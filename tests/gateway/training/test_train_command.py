@@ -66,6 +66,7 @@ def test_a_trained_model_can_be_served_and_is_reported(tmp_path: Path, capsys: p
     assert sum(map(sum, report["held_out"]["confusion"])) == 60
     assert 0 < report["held_out"]["seen_sources"]["rows"] < 30
     assert report["held_out"]["total"]["bins"] is not None
+    assert report["held_out"]["total"]["log_error"] > 0 < report["held_out"]["total"]["constant_error"]
     assert "Mean accuracy over sources" in capsys.readouterr().out
     classifier = LinearClassifier(load_model(tmp_path / "model.npz"))
     request = GenerationRequest(

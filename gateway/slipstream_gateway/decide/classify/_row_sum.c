@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { COLUMNS = 16, RUN_BYTES = 4, WORDS_FROM = 1 << 15, PAIRS_FROM = WORDS_FROM + (1 << 16) };
+enum { COLUMNS = 16, RUN_BYTES = 4, WIDE_BYTES = 3, WORDS_FROM = 1 << 15, PAIRS_FROM = WORDS_FROM + (1 << 16) };
 enum { TABLE_ROWS = PAIRS_FROM + (1 << 16) };
 static const uint32_t BASE = 0x9E3779B1u, RUN_MIX = 0x85EBCA6Bu, WORD_MIX = 0x9E6C63D1u, PAIR_MIX = 0xC2B2AE35u;
 
@@ -17,6 +17,8 @@ typedef struct {
   uint32_t stamp;
   float total[COLUMNS];
   long count;
+  uint32_t previous; /* the hash of the word before */
+  int has_previous;
 } Sum;
 
 /* A row counts once. */
@@ -28,36 +30,48 @@ static inline void add(Sum *sum, uint32_t row) {
   for (int column = 0; column < COLUMNS; column++) sum->total[column] += weights[column];
 }
 
-/* Whether a character of a script without spaces begins at `i`: its words are pairs of characters. */
-static inline int is_wide(const uint8_t *data, Py_ssize_t i) {
+/* The word with the hash `word`, and its pair with the word before. */
+static inline void add_word(Sum *sum, uint32_t word) {
+  word *= WORD_MIX;
+  add(sum, WORDS_FROM + (word >> 16));
+  if (sum->has_previous) add(sum, PAIRS_FROM + ((sum->previous * PAIR_MIX + word) >> 16));
+  sum->previous = word;
+  sum->has_previous = 1;
+}
+
+/* Whether a whole character of a script without spaces begins at `i`: its words are pairs of characters. */
+static inline int is_wide(const uint8_t *data, Py_ssize_t size, Py_ssize_t i) {
+  if (i + WIDE_BYTES >= size) return 0;
   return (data[i] >= 0xE3 && data[i] <= 0xED) || (data[i] == 0xE0 && data[i + 1] >= 0xB8 && data[i + 1] <= 0xBB);
 }
 
-static int add_all(Sum *sum, const uint8_t *data, Py_ssize_t size, const uint32_t *values, const uint8_t *in_word) {
-  const uint32_t square = BASE * BASE, cube = square * BASE;
-  uint32_t word = 0, power = 1, previous = 0;
-  int is_inside = 0, has_previous = 0;
+static inline uint32_t hash(const uint8_t *data, int size, const uint32_t *values) {
+  uint32_t sum = 0;
+  while (size--) sum = sum * BASE + values[data[size]];
+  return sum;
+}
+
+static void add_all(Sum *sum, const uint8_t *data, Py_ssize_t size, const uint32_t *values, const uint8_t *in_word) {
+  uint32_t word = 0, power = 1;
+  int is_inside = 0;
+  Py_ssize_t wide_end = 0; /* of the last character without spaces */
   for (Py_ssize_t i = 0; i < size; i++) {
-    if (i + 3 < size && is_wide(data, i)) return 0;
-    if (i + RUN_BYTES <= size) {
-      const uint32_t run = values[data[i]] + values[data[i + 1]] * BASE + values[data[i + 2]] * square +
-                           values[data[i + 3]] * cube;
-      add(sum, (run * RUN_MIX) >> 17);
-    }
-    if (in_word[data[i]]) {
+    const int wide = is_wide(data, size, i);
+    if (i + RUN_BYTES <= size) add(sum, (hash(data + i, RUN_BYTES, values) * RUN_MIX) >> 17);
+    if (!wide && i >= wide_end && in_word[data[i]]) {
       if (!is_inside) word = 0, power = 1, is_inside = 1;
       word += values[data[i]] * power;
       power *= BASE;
     } else if (is_inside) {
       is_inside = 0;
-      word *= WORD_MIX;
-      add(sum, WORDS_FROM + (word >> 16));
-      if (has_previous) add(sum, PAIRS_FROM + ((previous * PAIR_MIX + word) >> 16));
-      previous = word;
-      has_previous = 1;
+      add_word(sum, word);
+    }
+    if (wide) {
+      const int is_paired = is_wide(data, size, i + WIDE_BYTES);
+      if (is_paired || !i || wide_end != i) add_word(sum, hash(data + i, (1 + is_paired) * WIDE_BYTES, values));
+      wide_end = i + WIDE_BYTES;
     }
   }
-  return 1;
 }
 
 static int get(PyObject *from, Py_buffer *view, int flags, Py_ssize_t bytes, const char *name) {
@@ -71,7 +85,7 @@ static int get(PyObject *from, Py_buffer *view, int flags, Py_ssize_t bytes, con
 PyDoc_STRVAR(row_sum_doc,
              "row_sum(data, values, in_word, table, seen, stamp, total)\n--\n\n"
              "Writes the sum of the rows of `table` (float32, TABLE_ROWS x 16) over the features of `data` to `total`\n"
-             "(float32, 16), and returns the number of features. -1: `data` has a script without spaces.\n\n"
+             "(float32, 16), and returns the number of features.\n\n"
              "`values` (uint32, 256) and `in_word` (256 bytes) describe bytes. `seen` (uint32, TABLE_ROWS) is kept\n"
              "between calls, each of which has another `stamp`. Raises ValueError for other sizes.");
 
@@ -93,7 +107,7 @@ static PyObject *row_sum(PyObject *Py_UNUSED(module), PyObject *const *args, Py_
   }
   sum.table = views[3].buf;
   sum.seen = views[4].buf;
-  if (!add_all(&sum, views[0].buf, views[0].len, views[1].buf, views[2].buf)) sum.count = -1;
+  add_all(&sum, views[0].buf, views[0].len, views[1].buf, views[2].buf);
   memcpy(views[5].buf, sum.total, sizeof sum.total);
   result = PyLong_FromLong(sum.count);
 end:

@@ -69,16 +69,19 @@ _POWERS, _INVERSE = _powers(_BASE), pow(_BASE, -1, _MODULUS)
 # differ.
 _RUN_BACK, _WORD_BACK = _powers(_INVERSE, _RUN_MIX), _powers(_INVERSE, _WORD_MIX)
 BYTE_VALUES = _byte_values()
-# Typographic marks as ASCII ones; otherwise they would be parts of words.
-_PLAIN_MARKS = str.maketrans(
-    "\u2019\u2018\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u2013\u2014\u2022\u00a0\u3000\u00bf\u00a1"
-    "\u3001\u3002\uff0c\uff1a\uff1b\uff01\uff1f\uff08\uff09",
-    "''" + '"' * 7 + " " * 6 + "." + ",.,:;!?()",
+# Typographic marks and ASCII ones in their place; otherwise they would be parts of words.
+_PLAIN_MARKS = tuple(
+    zip(
+        "\u2019\u2018\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u2013\u2014\u2022\u00a0\u3000\u00bf\u00a1"
+        "\u3001\u3002\uff0c\uff1a\uff1b\uff01\uff1f\uff08\uff09",
+        "''" + '"' * 7 + " " * 6 + "." + ",.,:;!?()",
+        strict=True,
+    )
 )
 # First bytes of characters in scripts without spaces, all of three bytes: Thai and Lao, then kana, CJK and Hangul.
 # Korean has spaces, but its words end in particles.
 _SOUTHERN_LEAD, _SOUTHERN_SECOND = 0xE0, (0xB8, 0xBB)
-_EASTERN_LEADS = (0xE3, 0xED)
+_IS_LEAD = bytes(byte == _SOUTHERN_LEAD or 0xE3 <= byte <= 0xED for byte in range(256))
 _WIDE_BYTES = 3
 # Bytes of other scripts are parts of words.
 IN_WORD = bytes(byte >= 128 or chr(byte).isalnum() or chr(byte) in "'#+" for byte in range(256))
@@ -90,7 +93,9 @@ def encode(text: str) -> bytes:
     Latin capitals stay: they have the values of small letters.
     """
     if not text.isascii():
-        text = text.lower().translate(_PLAIN_MARKS)
+        text = text.lower()
+        for mark, plain in _PLAIN_MARKS:  # a tenth of the time of `translate`
+            text = text.replace(mark, plain)
     return b"\n%b\n" % text.encode("utf-8", "replace")[: MAX_BYTES - 2]
 
 
@@ -126,7 +131,7 @@ def _word_edges(data: bytes, raw: npt.NDArray[np.uint8]) -> Rows:
     """The first byte of each word of `data` and the byte after it, by turns, word after word; `raw` are its bytes."""
     inside = np.frombuffer(data.translate(IN_WORD), np.bool_)
     if not data.isascii():
-        leads = _wide_leads(raw)
+        leads = _wide_leads(data, raw)
         if leads.size:
             return _with_pairs(inside.copy(), leads)
     edges: Rows = (inside[1:] != inside[:-1]).nonzero()[0]
@@ -137,29 +142,29 @@ def _word_edges(data: bytes, raw: npt.NDArray[np.uint8]) -> Rows:
 def _with_pairs(inside: npt.NDArray[np.bool_], leads: Rows) -> Rows:
     """The edges of the words in `inside`, and of pairs of the characters that begin at `leads`; alone, a character is
     a word."""
-    inside[leads[:, None] + np.arange(_WIDE_BYTES)] = False
+    for byte in range(_WIDE_BYTES):
+        inside[leads + byte] = False
     edges = (inside[1:] != inside[:-1]).nonzero()[0] + 1
     follows = np.zeros(leads.size + 1, np.bool_)
-    follows[1:-1] = leads[1:] - leads[:-1] == _WIDE_BYTES
-    paired, alone = leads[follows[1:]], leads[~follows[1:] & ~follows[:-1]]
-    words = np.concatenate(
-        [
-            edges.reshape(-1, 2),
-            np.column_stack([paired, paired + 2 * _WIDE_BYTES]),
-            np.column_stack([alone, alone + _WIDE_BYTES]),
-        ]
-    )
-    ordered: Rows = words[words[:, 0].argsort(kind="stable")].ravel()
+    np.equal(leads[1:] - leads[:-1], _WIDE_BYTES, out=follows[1:-1])
+    ends = np.zeros(inside.size, np.int64)  # by the first byte of each word
+    ends[edges[::2]] = edges[1::2]
+    paired, alone = leads[follows[1:]], leads[~(follows[1:] | follows[:-1])]
+    ends[paired] = paired + 2 * _WIDE_BYTES
+    ends[alone] = alone + _WIDE_BYTES
+    begins = ends.nonzero()[0]
+    ordered = np.empty(2 * begins.size, np.int64)
+    ordered[::2], ordered[1::2] = begins, ends[begins]
     return ordered
 
 
-def _wide_leads(raw: npt.NDArray[np.uint8]) -> Rows:
+def _wide_leads(data: bytes, raw: npt.NDArray[np.uint8]) -> Rows:
     """The first bytes of whole characters in scripts without spaces."""
-    low, high = _SOUTHERN_SECOND
-    first, second = raw[:-_WIDE_BYTES], raw[1 : 1 - _WIDE_BYTES]
-    southern = (first == _SOUTHERN_LEAD) & (second >= low) & (second <= high)
-    eastern = (first >= _EASTERN_LEADS[0]) & (first <= _EASTERN_LEADS[1])
-    found: Rows = (southern | eastern).nonzero()[0]
+    found: Rows = np.frombuffer(data.translate(_IS_LEAD), np.bool_)[:-_WIDE_BYTES].nonzero()[0]
+    if _SOUTHERN_LEAD in data:
+        low, high = _SOUTHERN_SECOND
+        second = raw[found + 1]
+        found = found[(raw[found] != _SOUTHERN_LEAD) | ((second >= low) & (second <= high))]
     return found
 
 

@@ -27,8 +27,20 @@ from slipstream_gateway.decide.classify.hashing import (
     features,
     word_rows,
 )
-from slipstream_gateway.decide.classify.length import StatedLength, expected_tokens, stated_length
-from slipstream_gateway.decide.classify.model import COLUMNS, HEADS, SHARES, TASK_WEIGHT, TASKS, Floats, Model
+from slipstream_gateway.decide.classify.length import StatedLength, in_conversation, stated_length, with_tools
+from slipstream_gateway.decide.classify.model import (
+    COLUMNS,
+    HEADS,
+    LENGTH_BY_WORDS,
+    LENGTH_WEIGHTS,
+    MAX_TOKENS,
+    SHARES,
+    STATED_SLOPE,
+    TASK_WEIGHTS,
+    TASKS,
+    Floats,
+    Model,
+)
 from slipstream_gateway.decide.classify.prompt import Prompt, pieces
 
 _row_sum: Callable[..., int] | None = None  # None in a wheel without compiled code
@@ -40,7 +52,7 @@ with contextlib.suppress(ImportError):
 _SYSTEM_PROMPTS_KEPT = 1024
 _WORDS_SHOWN = 5
 _COLUMNS_PADDED = 16
-_LONG_SLOPE = 2.5  # of the logit of a long answer, over the log of a stated length
+_MAX_LOG = math.log(MAX_TOKENS)
 _ORDER = np.arange(3 * MAX_BYTES, dtype=np.int32)
 
 
@@ -60,7 +72,7 @@ class LinearClassifier:
         self._bias[: len(TASKS)] /= model.temperature
         self._counts: list[list[float]] = [column if any(column) else [] for column in model.counts.T.tolist()]
         self._by_task: list[list[float]] = model.by_task.clip(*SHARES).T.tolist()
-        self._lengths: list[float] = model.lengths.tolist()
+        self._lengths: list[list[float]] = model.lengths.tolist()
         self._shares: list[float] = model.shares.tolist()
         self._system = lru_cache(_SYSTEM_PROMPTS_KEPT)(self._sum)
 
@@ -75,7 +87,7 @@ class LinearClassifier:
         stated = stated_length(prompt.text, prompt.system)
         profile = self._profile(request, prompt, stated)
         words = [*self._strongest(prompt.text, profile.task), *self._strongest(prompt.system, profile.task)]
-        usual = f"{profile.task} over {prompt.material_tokens:.0f} tokens"
+        usual = f"usual for the task and its words, over {prompt.material_tokens:.0f} tokens"
         evidence = [
             f"task {profile.task}: {', '.join(dict.fromkeys(words)) or 'no indicative words'}",
             f"length: {f'stated: {stated.words!r}' if stated else usual}",
@@ -93,13 +105,12 @@ class LinearClassifier:
             self._stamp += 1
             total: Floats = np.empty(_COLUMNS_PADDED, np.float32)
             count = _row_sum(data, BYTE_VALUES, IN_WORD, self._table, self._seen, self._stamp, total)
-            if count >= 0:
-                total *= max(count, 1) ** -0.5
-                return total
+            total *= max(count, 1) ** -0.5
+            return total
         return self._numpy_sum(data)
 
     def _numpy_sum(self, data: bytes) -> Floats:
-        """As `_sum`, for all scripts."""
+        """As `_sum`, without compiled code."""
         rows = features(data).rows
         order = _ORDER[: rows.size]
         # A row counts once, at its last occurrence: the last of several writes to one index remains.
@@ -127,37 +138,44 @@ class LinearClassifier:
         powers = [math.exp(logit - top) for logit in logits]
         confidence = 1.0 / sum(powers)
         chances = [power * confidence for power in powers]
-        long, rare, speculate = self._chances(outputs, chances, prompt)
-        best = logits.index(top)
-        tokens = expected_tokens(TASKS[best], prompt, stated, self._lengths[best])
+        most = request.max_tokens
+        tokens = with_tools(in_conversation(self._usual(outputs[len(TASKS)], chances, prompt), prompt), request)
         if stated is not None:
-            long = _sigmoid(_LONG_SLOPE * math.log(tokens / MEDIUM_MAX_TOKENS))
-        if request.max_tokens is not None:
-            tokens = min(tokens, float(request.max_tokens))
-            if request.max_tokens <= MEDIUM_MAX_TOKENS:
-                long = 0.0
+            tokens = min(max(tokens, stated.least), stated.most)
+        tokens = min(tokens, MAX_TOKENS if most is None else most)
+        length = math.log(max(tokens, 1.0) / MEDIUM_MAX_TOKENS)
+        long, rare, speculate = self._chances(outputs, chances, prompt, length)
+        if stated is not None:
+            long = _sigmoid(STATED_SLOPE * length)
         common_share, rare_share = self._shares
         return RequestProfile(
-            task=TASKS[best],
+            task=TASKS[logits.index(top)],
             expected_output_tokens=round(tokens, 1),
             rare_token_share=common_share + (rare_share - common_share) * rare,
             structured_output=request.structured_output or prompt.mentions_json,
             prompt_tokens=prompt.prompt_tokens,
             confidence=confidence,
-            long_probability=long,
+            long_probability=0.0 if most is not None and most <= MEDIUM_MAX_TOKENS else long,
             rare_probability=rare,
             speculate_probability=speculate,
         )
 
-    def _chances(self, outputs: list[float], chances: list[float], prompt: Prompt) -> list[float]:
-        """The probability of each of `HEADS`: the logit from words and counts, plus a part of that from the task."""
+    def _usual(self, words: float, chances: list[float], prompt: Prompt) -> float:
+        """The usual tokens: those of each task as likely as it is, and the `words`, the logit of a long answer."""
+        usual, growth = (_dot(values, chances) for values in self._lengths)
+        return math.exp(min(max(usual + growth * prompt.size + LENGTH_BY_WORDS * words, 0.0), _MAX_LOG))
+
+    def _chances(self, outputs: list[float], chances: list[float], prompt: Prompt, length: float) -> list[float]:
+        """The probability of each of `HEADS`, by words and counts, task, and `length`, the log of the expected tokens
+        relative to `MEDIUM_MAX_TOKENS`."""
         found = []
         for head in range(len(HEADS)):
             logit = outputs[len(TASKS) + head]
             if self._counts[head]:
                 logit += _dot(self._counts[head], prompt.counts)
             share = _dot(self._by_task[head], chances)
-            found.append(_sigmoid(logit + TASK_WEIGHT * math.log(share / (1.0 - share))))
+            logit += TASK_WEIGHTS[head] * math.log(share / (1.0 - share)) + LENGTH_WEIGHTS[head] * length
+            found.append(_sigmoid(logit))
         return found
 
     def _strongest(self, text: str, task: TaskType) -> list[str]:

@@ -21,9 +21,15 @@ from slipstream_gateway.decide.classify.prompt import COUNTS
 TASKS = tuple(task for task in TaskType if task is not TaskType.UNKNOWN)
 HEADS = ("long", "rare", "speculate")
 COLUMNS = len(TASKS) + len(HEADS)
-TASK_WEIGHT = 0.5  # of the logit of a head by the task, relative to that by the words
+# The logit of each head is that of its words, plus these multiples of the logit of its share by task, and of the log of
+# the expected length, in medium lengths.
+TASK_WEIGHTS = (0.0, 0.5, 0.5)
+LENGTH_WEIGHTS = (1.0, 0.0, 1.0)
 SHARES = (0.005, 0.995)  # bounds of a share by task, whose logit must be finite
-_FORMAT = 3
+LENGTH_BY_WORDS = 0.2  # of the words' logit of a long answer, in the log of the expected length
+STATED_SLOPE = 2.5  # of the logit of a long answer, over the log of a stated length
+MAX_TOKENS = 8000.0  # of an expected length
+_FORMAT = 4
 _SHIPPED = Path(__file__).with_name("model.npz")
 _STEPS = 127
 _MAX_BYTES = 256 * 1024 * 1024
@@ -37,9 +43,10 @@ class Model:
 
     `table` (TABLE_ROWS, C + H) holds a weight per feature for each task and each of `HEADS`; `bias` (C + H,) completes
     the margins of the tasks and the logits of the heads. The margins over `temperature` are the logits of the tasks.
-    `counts` (COUNTS, H) are the weights of a prompt's counts. `by_task` (C, H) is how often a task's answers are long,
-    rare, worth speculating. `lengths` (C,) multiplies the usual length of a task's answers. `shares` are the mean
-    shares of rare tokens in answers that are not rare and in answers that are.
+    `counts` (COUNTS, H) are the weights of a prompt's counts. `by_task` (C, H) is how often a task's answers are rare,
+    worth speculating. `lengths` (2, C) are the log of a task's usual answer tokens for a prompt of `size` 0,
+    and how much that grows with the size. `shares` are the mean shares of rare tokens in answers
+    that are not rare and in answers that are.
     """
 
     table: Floats
@@ -64,7 +71,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
         "bias": (COLUMNS,),
         "counts": (COUNTS, heads),
         "by_task": (tasks, heads),
-        "lengths": (tasks,),
+        "lengths": (2, tasks),
         "shares": (2,),
     }
 
