@@ -44,9 +44,9 @@ _SOURCE_ROWS = 40.0  # most rows that a public source counts as, per task
 # Public sources cannot teach the first: models' answers to requests for code have 60 tokens in one and 900 in another.
 _USUAL = {
     TaskType.SUMMARIZATION: (155.0, 0.25), TaskType.EXTRACTION: (70.0, 0.4), TaskType.CODE: (270.0, 0.12),
-    TaskType.TRANSLATION: (70.0, 0.9), TaskType.CLASSIFICATION: (10.0, 0.1), TaskType.SHORT_QA: (40.0, 0.0),
+    TaskType.TRANSLATION: (70.0, 0.9), TaskType.CLASSIFICATION: (10.0, 0.1), TaskType.SHORT_QA: (30.0, 0.0),
     TaskType.MATH_REASONING: (260.0, 0.12), TaskType.CREATIVE_WRITING: (290.0, 0.12), TaskType.OPEN_CHAT: (320.0, 0.12),
-    TaskType.REWRITING: (90.0, 0.7),
+    TaskType.REWRITING: (110.0, 0.4),
 }  # fmt: skip
 _LENGTH_PRIOR = 20.0  # weight of the usual length, in rows
 _GROWTH_PRIOR = 40.0  # weight of its growth, in rows by the square of the log of their tokens

@@ -36,6 +36,8 @@ MATERIAL = "The harbour had been closed for repairs since spring. Fishermen move
         ("100文字以内で要約してください。", 60, 120),
         ("Is the ferry late? Answer yes or no.", 1, 3),
         ("Reply with 'true' or 'false' only.", 1, 3),
+        ("Does this caller threaten to leave? true/false", 1, 3),
+        ("Is the text spam? Yes or no.", 1, 3),
         ("Antworte nur mit ja oder nein.", 1, 3),
         ("Réponds par oui ou non.", 1, 3),
         ("Responde con sí o no.", 1, 3),
