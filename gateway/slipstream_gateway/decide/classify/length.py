@@ -58,7 +58,9 @@ _CHOICE = re.compile(
     r"(?: with| only| a| mit| par| con)*\W{1,3}(?:yes|true|ja|oui|s[ií])\b\W{0,3}(?:or |oder |ou |o |)\W?"
     r"(?:no|false|nein|non)\b(?! \w)|^yes or no\?|[?:.] ?(?:yes|true) ?(?:/|or) ?(?:no|false)\b(?! \w)"
 )
-_CHOICE_SIGNS = tuple("or no|/no|/ no| 'no| \"no| false|/false|'false|\"false|oder nein|ou non| o no".split("|"))
+_CHOICE_SIGNS = (
+    "or no", "/no", "/ no", " 'no", ' "no', " false", "/false", "'false", '"false', "oder nein", "ou non", " o no",
+)  # fmt: skip
 _LABELS = ("label only", "category only", "only the label", "only the category")
 _WIDE = re.compile(r"(\d{2,5}) ?(?:个|個)?(?:文字|字|자)")  # so many characters of Chinese, Japanese or Korean
 _TOKENS_PER_WIDE, _CHOICE_TOKENS = 1.2, 3.0
