@@ -105,3 +105,13 @@ def test_impossible_contents_do_not_count(content: Content) -> None:
     for number in range(200):
         found.record(answer(number, 1.0, canary=number % 2 == 1, content=content if number % 2 else {}))
     assert found.changed is None
+
+
+def test_without_a_limit_no_change_of_the_content_counts() -> None:
+    found = ContentComparison(1.0)
+    for number in range(400):
+        canary = bool(number % 2)
+        shares: Content = {Measure.REFUSED: (100 * canary,), Measure.LETTERS: (90 * canary, 90 * (not canary))}
+        found.record(answer(number, 1.0, canary=canary, content=shares))
+    assert found.changed is None
+    assert found.is_kept(is_long=False)

@@ -121,7 +121,7 @@ class CanaryChecks:
     async def _look(self, session: aiohttp.ClientSession, key: ObjectKey, revision: _Revision, polled: _Polled) -> None:
         try:
             passed, detail = await self._ask(session, polled.check, revision.facts)
-        except Exception:
+        except Exception:  # the top of the task: a bug with one check must not end the others
             _log.exception("the check %s of %s ended with an unforeseen error", polled.check.name, key)
             passed, detail = None, "an unforeseen error, see the operator's log"
         polled.result = polled.result.after(passed, detail)

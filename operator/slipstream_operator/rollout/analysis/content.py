@@ -1,9 +1,9 @@
 """The comparison of the content of two revisions' answers, by measures of each answer (see `Content`).
 
 The difference of two revisions is the total variation distance of a measure's mean shares: the largest difference of
-the shares of any set of parts. The set is the one of which earlier answers of the new revision had more. It does not
-depend on the answers that it is applied to, so their mean difference is at most the distance: a larger one than the
-limit is evidence. Of some measures only one direction is worse; their set is fixed.
+the shares of any set of parts. The set has the parts that were more frequent in the new revision's earlier answers. It
+does not depend on the answers that it is applied to, so their mean difference is at most the distance: a difference
+above the limit is evidence. Of some measures only one direction is worse; their set is fixed.
 
 Answers are compared in blocks, which end when both revisions have an answer. Requests are assigned at random, so
 another mix of requests, at another time of the day, makes no difference. The guard is that of `guard`: at the limit,
@@ -34,7 +34,7 @@ _BETS = (0.3, 4.0)
 
 class _Rule(NamedTuple):
     """How a measure is judged. `both`: a change in either direction counts, else more of it. `scale`: of the limit.
-    `reach` is the largest difference of a block that counts: bets are the larger, the smaller it is."""
+    The difference of a block counts up to `reach`; a smaller reach permits larger bets."""
 
     both: bool = False
     scale: float = 1.0
@@ -55,8 +55,8 @@ _RULES = {
 
 class ChangedContent(msgspec.Struct, frozen=True, kw_only=True):
     """A measure in which the new revision is shown to differ. `name` is that of one class, or of all. `share` and
-    `serving_share` are the shares of the parts of which the new revision has more, `limit` is that of their difference.
-    `samples` are the new revision's answers."""
+    `serving_share` are the shares of the parts that are more frequent in the new revision, `limit` is that of their
+    difference. `samples` are the new revision's answers."""
 
     name: str
     measure: str
@@ -118,7 +118,7 @@ class _Comparison:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the limit is kept as far as known: there is no evidence of 20 to 1 against it."""
+        """Whether the limit is kept as far as known: the evidence against it is below 20 to 1."""
         return self._guard.statistic < _DOUBT_AT
 
     @property
@@ -139,7 +139,7 @@ class _Comparison:
 
 class ContentComparison:
     """The comparison of the content of all answers, class by class and of all together. `limit` is that of the distance
-    of each measure."""
+    of each measure; with 1, the largest distance, nothing is compared."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -147,6 +147,8 @@ class ContentComparison:
 
     def record(self, seen: Observation) -> None:
         """Record an answer; impossible shares are ignored."""
+        if self._limit >= 1.0:
+            return
         for measure, shares in _measures(seen):
             for name in (seen.request_class, _ALL):
                 found = self._found.get((name, measure))
@@ -158,6 +160,8 @@ class ContentComparison:
     def is_kept(self, *, is_long: bool) -> bool:
         """Whether the limit is kept as far as known: in each class, and over all of them on average. Before `is_long`,
         further answers are awaited if the content of few is known, or if few of a kind are beyond the limit."""
+        if self._limit >= 1.0:
+            return True
         pooled = [found for (name, _), found in self._found.items() if name == _ALL]
         known = self._found.get((_ALL, Measure.REFUSED))
         is_known = is_long or (known is not None and known.blocks >= FEWEST_BLOCKS)
