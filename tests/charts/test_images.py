@@ -22,7 +22,7 @@ from tests.support.manifests import manifest
 pytestmark = [pytest.mark.slow(in_quarters=False), pytest.mark.timeout(1800)]
 
 MIB = 1024 * 1024
-# Of all files, with Debian's.
+# The size of all files of an image, Debian's included.
 LARGEST_MIB = {"gateway": 600, "capture": 800, "operator": 420}
 SITE_PACKAGES = "opt/slipstream/lib/python3.11/site-packages"
 

@@ -21,18 +21,19 @@ from tests.support.manifests import JSON
 
 _ROOT = Path(__file__).parents[2]
 _FILES = _ROOT / "deploy" / "docker"
-_PROGRAMS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "runc": "runc"}  # Debian's package of each
-# What Debian's slim images leave out, too.
+_PROGRAMS = ("buildah", "mmdebstrap", "runc")  # Debian's packages have the same names
+_LONGEST_S = 1500.0  # of one program: a build on a busy machine
+# The folders that Debian's slim images leave out.
 _UNNEEDED = ("doc", "info", "locale", "man")
 _BUILD = ("build", "--isolation=chroot", "--layers", "--timestamp=0")
 
 
 def install_programs() -> None:
     """Installs what is missing. Raises `RuntimeError` where that cannot be done."""
-    packages = [package for program, package in _PROGRAMS.items() if shutil.which(program) is None]
-    if packages:
+    missing = [program for program in _PROGRAMS if shutil.which(program) is None]
+    if missing:
         _run("apt-get", "update", "-qq")
-        _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages)
+        _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
 
 
 def build(name: str, *arguments: str, tag: str) -> None:
@@ -157,7 +158,7 @@ def _succeeds(*command: str) -> bool:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LONGEST_S)
     if done.returncode != 0:
         last = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
         raise RuntimeError(f"{' '.join(command)} failed: {last}")

@@ -10,7 +10,7 @@ from tests.contract.engine_client import COMPLETION, Engine
 from tests.triton.conftest import ENDLESS, SLOTS, Fill
 
 SHORT: dict[str, Any] = {"path": COMPLETION, "prompt": "a", "max_tokens": 1}
-SOON_S = 20  # endless answers that nobody cancels go on for a minute and more
+SOON_S = 20  # an endless answer takes more than a minute if it is not cancelled
 
 
 async def is_answered_soon(triton: Engine) -> None:
