@@ -12,9 +12,9 @@ _LEFT_S = 600.0
 
 
 def delete_expired(store: CaptureStore, retention_days: Mapping[str, int], now: datetime.datetime) -> Iterator[OSError]:
-    """Deletes the files of all pairs that are older than their retention, and what killed writers have left. Yields the
-    errors of files that could not be deleted. `retention_days` are those of the present policies, by a pair's folder:
-    they count if they are shorter than a file's own."""
+    """Deletes the files of all pairs that are older than their retention, and the unfinished files of writers that
+    were killed. Yields an error for each file that cannot be deleted. `retention_days` has the present policy's days by
+    the folder of a pair: the shorter of these and the file's own days counts."""
     try:
         files = store.files()
     except OSError as exc:
@@ -23,9 +23,8 @@ def delete_expired(store: CaptureStore, retention_days: Mapping[str, int], now: 
     with suppress(OSError):
         store.delete_leftovers(now.timestamp() - _LEFT_S)
     for file in files:
-        if (now.date() - file.date).days >= min(
-            file.retention_days, retention_days.get(file.pair, file.retention_days)
-        ):
+        most_days = min(file.retention_days, retention_days.get(file.pair, file.retention_days))
+        if (now.date() - file.date).days >= most_days:
             try:
                 store.delete(file)
             except FileNotFoundError:

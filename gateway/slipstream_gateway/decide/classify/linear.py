@@ -161,7 +161,8 @@ class LinearClassifier:
         )
 
     def _usual(self, words: float, chances: list[float], prompt: Prompt) -> float:
-        """The usual tokens: those of each task as likely as it is, and the `words`, the logit of a long answer."""
+        """The usual tokens of an answer: the geometric mean of the tasks' usual tokens, weighted by the `chances` of
+        the tasks, raised or lowered by `words`, the logit of a long answer."""
         usual, growth = (_dot(values, chances) for values in self._lengths)
         return math.exp(min(max(usual + growth * prompt.size + LENGTH_BY_WORDS * words, 0.0), _MAX_LOG))
 

@@ -48,7 +48,7 @@ def capture_store_of(args: argparse.Namespace) -> str | None:
     if location is None:
         return None
     if importlib.util.find_spec("pyarrow") is None:
-        image = "; of the gateway's images, the one with a tag on -capture has it"
+        image = "; the gateway's image with a tag that ends in -capture has it"
         raise CommandError(f"--capture-store needs the package 'pyarrow'; {how_to_install('drafts')}{image}")
     from slipstream_gateway.capture.store import check_location
 
