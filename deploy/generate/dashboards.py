@@ -208,13 +208,22 @@ def _speculation_effects() -> Row:
                 (_difference("cost"),),
                 "currencyUSD",
             ),
+            Panel(
+                "Servers' time saved",
+                "By speculative answers since the gateways' start, against the control's mean, with its interval.",
+                (Query(mean("slipstream_saved_server_seconds", _PC, "pair, class, statistic"), _WITH_BOUNDS),),
+                "s",
+            ),
         ),
     )
 
 
+_WITH_BOUNDS = "{{pair}} {{class}} {{statistic}}"
+
+
 def _effect(name: str) -> Query:
     """An effect with the bounds of its interval."""
-    return Query(mean(f"slipstream_effect_{name}", _PC, "pair, class, statistic"), "{{pair}} {{class}} {{statistic}}")
+    return Query(mean(f"slipstream_effect_{name}", _PC, "pair, class, statistic"), _WITH_BOUNDS)
 
 
 def _difference(name: str) -> Query:

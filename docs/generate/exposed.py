@@ -21,7 +21,7 @@ from slipstream_gateway.access.keyed_access import KeyUse
 from slipstream_gateway.admission import PairAdmission
 from slipstream_gateway.capture.frames import CaptureCount
 from slipstream_gateway.capture.frames import Result as CaptureResult
-from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect
+from slipstream_gateway.decide.estimate import ClassEvidence, ServerTimeSaved, TreatmentEffect
 from slipstream_gateway.fleet.fleet import ConfigurationStatus
 from slipstream_gateway.lossless.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.lossless.findings import Result as CheckResult
@@ -239,4 +239,6 @@ def _evidence() -> ClassEvidence:
         tpot_s=_EFFECT,
         e2e_s=_EFFECT,
         cost=_EFFECT,
+        server_s=_EFFECT,
+        saved=ServerTimeSaved(seconds=1.0, low=0.5, high=1.5, plain_s=3.0),
     )

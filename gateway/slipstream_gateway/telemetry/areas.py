@@ -134,6 +134,7 @@ def observe_evidence(meter: Meter, read: Callable[[], Iterable[tuple[str, ClassE
         ("tpot", "s", "Time per output token", lambda found: difference(found.tpot_s)),
         ("e2e", "s", "Duration of an answer", lambda found: difference(found.e2e_s)),
         ("cost", "", "Cost of an answer", lambda found: difference(found.cost)),
+        ("server", "s", "Servers' time of an answer", lambda found: difference(found.server_s)),
     ):
         description = f"{subject}: speculative minus control, with its 95 % interval."
         gauge(meter, f"slipstream.effect.{name}", description, by_class(statistics), unit=unit)
@@ -141,6 +142,15 @@ def observe_evidence(meter: Meter, read: Callable[[], Iterable[tuple[str, ClassE
     def ratio(found: ClassEvidence) -> dict[str, float | None]:
         effect = found.e2e_s
         return {"ratio": effect.speed_up, "ci_low": effect.speed_up_low, "ci_high": effect.speed_up_high}
+
+    def saved(found: ClassEvidence) -> dict[str, float | None]:
+        one = found.saved
+        return {} if one is None else {"saved": one.seconds, "ci_low": one.low, "ci_high": one.high}
+
+    description = (
+        "Servers' time that speculative answers since the start have saved, by the control, with its interval."
+    )
+    gauge(meter, "slipstream.saved.server", description, by_class(saved), unit="s")
 
     description = "Duration of a control answer divided by that of a speculative one, with its 95 % interval."
     gauge(meter, "slipstream.effect.speed_up", description, by_class(ratio))

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from slipstream_tools.bench.arrivals import load_name
+from slipstream_tools.bench.arrivals import Load, load_name
 from slipstream_tools.bench.formats import NONE, interval, money, percent, plain
-from slipstream_tools.bench.summary import ALL, ClassVerdict, Distribution, Summary, distinct, entries_of
+from slipstream_tools.bench.summary import ALL, ClassVerdict, Distribution, Interval, Summary, distinct, entries_of
 from slipstream_tools.bench.tables import Columns, Table, columns, entry_table, forecast_tables, oracle_table
 
 _REDRAW_S = 0.1
@@ -81,12 +81,13 @@ def as_text(summary: Summary) -> str:
     """Tables by draft and concurrency, then verdicts and warnings."""
     blocks: list[list[str]] = []
     for draft, concurrency, part in summary.parts():
-        place = f"{f'draft {draft}, ' if draft else ''}{load_name(concurrency)}"
+        place = _place(draft, concurrency)
         shown = entries_of(distinct(part.cells))
         blocks.append(entry_table(f"{place} (times in ms)", shown, _COLUMNS).lines())
         for figures in part.oracle:
             tables = oracle_table(figures), *forecast_tables(figures)
             blocks += [table._replace(caption=f"{place}: {table.caption}").lines() for table in tables]
+    blocks.append(_saved(summary).lines())
     if len(summary.run.drafts) > 1:
         blocks.append(_drafts(summary).lines())
     if summary.verdicts:
@@ -98,6 +99,26 @@ def as_text(summary: Summary) -> str:
 def _verdict(one: ClassVerdict) -> Sequence[str]:
     way = f"{one.mode} with {one.draft}" if one.draft else one.mode
     return f"  {one.request_class}", f"at {one.concurrency}", one.verdict, f"{way}: {one.reason}"
+
+
+def _saved(summary: Summary) -> Table:
+    """How much of the servers' time, or of its cost where prices are known, each mode saved against plain."""
+    rows = [
+        (_place(entry.cell.draft, entry.cell.concurrency), entry.mode, _interval_saved(entry.compared.cost_increase))
+        for entry in entries_of(cell for cell in summary.cells if cell.request_class == cell.length == ALL)
+        if entry.compared.cost_increase is not None
+    ]
+    what = "cost" if summary.run.prices else "time"
+    return Table(("", "mode", "saved"), rows, f"share of the servers' {what} saved against plain", 2)
+
+
+def _interval_saved(increase: Interval) -> str:
+    saved = Interval(estimate=-increase.estimate, low=-increase.high, high=-increase.low)
+    return interval(saved, percent)
+
+
+def _place(draft: str | None, concurrency: Load) -> str:
+    return f"{f'draft {draft}, ' if draft else ''}{load_name(concurrency)}"
 
 
 def _drafts(summary: Summary) -> Table:

@@ -304,6 +304,9 @@ def test_two_control_answers_are_no_speed_up(console: Console, open_console: Ope
     send(url, 40)
     expect(tile.locator("b")).to_contain_text("×")
     expect(tile.locator("small")).to_have_text(re.compile(r"^\d+\.\d+× to \d+\.\d+×$"))
+    saved = page.locator(".tile", has_text="server time saved")
+    expect(saved.locator("b")).to_have_text(re.compile(r"^-?[\d.]+ (ms|s|min)$"))
+    expect(saved.locator("small")).to_have_text(re.compile(r"^of [\d.]+ (ms|s) \(.* to .*\)$"))
 
 
 def test_an_unknown_figure_is_not_marked_as_bad(console: Console, open_console: OpenConsole) -> None:

@@ -76,6 +76,26 @@ def test_too_little_data_gives_no_figure() -> None:
     assert b'"difference":null' in msgspec.json.encode(found)
 
 
+def test_the_saved_server_time_is_that_of_all_speculative_answers() -> None:
+    rng, evidence = random.Random(4), ArmComparisons()
+    for _ in range(400):
+        evidence.record(arm(speculative=True, priced_s=rng.gauss(0.5, 0.1)))
+    for _ in range(40):
+        evidence.record(arm(speculative=False, priced_s=rng.gauss(0.8, 0.1)))
+    saved = only(evidence).saved
+    assert saved is not None
+    assert saved.seconds == pytest.approx(400 * 0.3, rel=0.15)
+    assert saved.plain_s == pytest.approx(400 * 0.8, rel=0.05)
+    assert 0.0 < saved.low < saved.seconds < saved.high
+
+
+def test_servers_that_do_not_report_their_time_save_an_unknown_one() -> None:
+    evidence = ArmComparisons()
+    for speculative in (True, False) * 3:
+        evidence.record(arm(speculative=speculative, priced_s=None))
+    assert only(evidence).saved is None
+
+
 def test_only_what_would_have_speculated_is_compared() -> None:
     evidence = ArmComparisons()
     for _ in range(3):

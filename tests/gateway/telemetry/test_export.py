@@ -13,7 +13,7 @@ from slipstream_core.environment import telemetry_settings
 from slipstream_core.redis.condition import StoreStatus
 from slipstream_core.settings import TelemetrySettings
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
-from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect
+from slipstream_gateway.decide.estimate import ClassEvidence, ServerTimeSaved, TreatmentEffect
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.telemetry.areas import observe_evidence, observe_store
 from slipstream_gateway.telemetry.providers import Telemetry
@@ -152,6 +152,8 @@ def test_the_difference_between_the_arms_is_shown_with_its_interval_and_not_wher
         tpot_s=effect(None),
         e2e_s=effect(-0.5),
         cost=effect(None),
+        server_s=effect(-0.2),
+        saved=ServerTimeSaved(seconds=1.8, low=0.9, high=2.7, plain_s=6.0),
     )
     observe_evidence(telemetry.meter, lambda: [("acme", found)])
     text = telemetry.exposition().decode()
@@ -160,6 +162,9 @@ def test_the_difference_between_the_arms_is_shown_with_its_interval_and_not_wher
         assert f"slipstream_effect_e2e_seconds{{{labels}}} {value}" in text
     assert "slipstream_effect_ttft_seconds{" in text
     assert "slipstream_effect_tpot_seconds{" not in text
+    saved = 'slipstream_saved_server_seconds{class="code/long",pair="acme",statistic='
+    for statistic, value in (("saved", 1.8), ("ci_low", 0.9), ("ci_high", 2.7)):
+        assert f'{saved}"{statistic}"}} {value}' in text
     telemetry.close()
 
 

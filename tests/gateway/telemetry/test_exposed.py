@@ -18,6 +18,7 @@ RARE = (
     "slipstream_access_",
     "slipstream_capture_",
     "slipstream_cold_start_",
+    "slipstream_saved_",
     "slipstream_draft_",
     "slipstream_limits_",
     "slipstream_replica_ejections",

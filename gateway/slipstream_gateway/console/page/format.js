@@ -11,6 +11,12 @@ export const seconds = (value) => {
   if (size < 0.9995) return `${(value * 1e3).toFixed(0)} ms`;
   return `${value.toFixed(size < 9.995 ? 2 : 1)} s`;
 };
+export const duration = (value) => {
+  if (!known(value)) return DASH;
+  const size = Math.abs(value);
+  if (size < 100) return seconds(value);
+  return size < 6000 ? `${(value / 60).toFixed(1)} min` : `${(value / 3600).toFixed(1)} h`;
+};
 export const times = (value) => (known(value) ? `${value.toFixed(value < 9.95 ? 2 : 1)}×` : DASH);
 export const percent = (value, digits = 0) => (known(value) ? `${(value * 100).toFixed(digits)} %` : DASH);
 export const count = (value) => (known(value) ? Math.round(value).toLocaleString("en") : DASH);

@@ -2,7 +2,7 @@
 
 import { h, put } from "./dom.js";
 import { isTelling, progress } from "./evidence.js";
-import { count, DASH, interval, percent, rate, sum, tail, times } from "./format.js";
+import { count, DASH, duration, interval, percent, rate, sum, tail, times } from "./format.js";
 
 const tile = (name, value, note, style = "") =>
   h("div", { class: `tile ${style}` }, h("span", null, name), h("b", null, value), h("small", null, note));
@@ -15,7 +15,8 @@ export function drawTiles(state, pair) {
   const span = (traffic.recent_buckets - 0.5) * traffic.bucket_s; // the newest one is half full on average
   const speculative = recent("requests", (row) => row.arm === "speculative");
   const drafted = recent("drafted");
-  const overall = state.speed_up.find((found) => found.pair === pair)?.overall.e2e_s;
+  const everything = state.speed_up.find((found) => found.pair === pair)?.overall;
+  const overall = everything?.e2e_s;
   const telling = isTelling(overall);
   const better = !telling ? "" : overall.speed_up_low > 1 ? "good" : overall.speed_up_high < 1 ? "bad" : "";
   const failed = sum(rows.map((row) => row.failed));
@@ -26,8 +27,17 @@ export function drawTiles(state, pair) {
     tile("speculative", requests ? percent(speculative / requests) : DASH, "of the last minute's requests"),
     tile("live speed-up, E2E", telling ? times(overall.speed_up) : DASH,
       telling ? interval(overall.speed_up_low, overall.speed_up_high) : progress(overall), better),
+    savedTile(everything),
     tile("draft tokens accepted", drafted ? percent(recent("accepted") / drafted) : DASH, `${count(drafted)} drafted in the last minute`),
     tile("in flight", count(gateway.in_flight), `${count(gateway.queued)} waiting`),
     tile("failed", count(failed), (all ? `${percent(failed / all, 2)} of 15 minutes` : "nothing in 15 minutes") +
       (refused ? `; ${count(refused)} refused for an error of the client` : ""), failed ? "bad" : ""));
+}
+
+function savedTile(overall) {
+  const name = "server time saved";
+  if (!isTelling(overall?.server_s)) return tile(name, DASH, progress(overall?.server_s));
+  const { seconds, low, high, plain_s } = overall.saved;
+  const note = `of ${duration(plain_s)} (${duration(low)} to ${duration(high)})`;
+  return tile(name, duration(seconds), note, low > 0 ? "good" : high < 0 ? "bad" : "");
 }

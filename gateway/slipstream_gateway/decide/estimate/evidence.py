@@ -61,9 +61,20 @@ class TreatmentEffect(msgspec.Struct, frozen=True, kw_only=True):
     speed_up_high: float | None
 
 
+class ServerTimeSaved(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of the servers' time that the speculative answers since the start have saved, against `plain_s`, what
+    they would have taken by the control's mean. `low` and `high` bound the 95 % interval; negative: lost."""
+
+    seconds: float
+    low: float
+    high: float
+    plain_s: float
+
+
 class ClassEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The measured effect in a request class. `cost` is the price of the servers' time per answer (see `Observation`);
-    its figures are None if a price is unknown. Counts are of answers since the start."""
+    its figures are None if a price is unknown, and those of `server_s`, that time, if the servers do not report it.
+    Counts are of answers since the start."""
 
     request_class: str
     speculative: int
@@ -73,6 +84,8 @@ class ClassEvidence(msgspec.Struct, frozen=True, kw_only=True):
     tpot_s: TreatmentEffect
     e2e_s: TreatmentEffect
     cost: TreatmentEffect
+    server_s: TreatmentEffect
+    saved: ServerTimeSaved | None
 
 
 class ArmComparisons:
@@ -134,15 +147,29 @@ def evidence_by(
     effect: Callable[[Measure], TreatmentEffect], request_class: str, counted: Sequence[Comparison]
 ) -> ClassEvidence:
     """The `effect` in every measure, and the answers in the comparisons `counted`."""
+    speculatives, server_s = sum(one.speculatives for one in counted), effect(lambda arm: arm.server_s)
     return ClassEvidence(
         request_class=request_class,
-        speculative=sum(one.speculatives for one in counted),
+        speculative=speculatives,
         control=sum(one.controls for one in counted),
         exploration=sum(one.explorations for one in counted),
         ttft_s=effect(lambda arm: arm.ttft_s),
         tpot_s=effect(lambda arm: arm.tpot_s),
         e2e_s=effect(lambda arm: arm.e2e_s),
         cost=effect(lambda arm: arm.cost),
+        server_s=server_s,
+        saved=_saved(server_s, speculatives),
+    )
+
+
+def _saved(effect: TreatmentEffect, answers: int) -> ServerTimeSaved | None:
+    if effect.difference is None or effect.ci_low is None or effect.ci_high is None or effect.control_mean is None:
+        return None
+    return ServerTimeSaved(
+        seconds=-answers * effect.difference,
+        low=-answers * effect.ci_high,
+        high=-answers * effect.ci_low,
+        plain_s=answers * effect.control_mean,
     )
 
 

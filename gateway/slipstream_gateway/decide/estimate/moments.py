@@ -38,12 +38,13 @@ class Sample(msgspec.Struct):
 
 
 class ArmSamples(msgspec.Struct):
-    """One arm's measures: seconds, and a price."""
+    """One arm's measures: seconds, and a price. `server_s` is the servers' time that an answer is priced for."""
 
     ttft_s: Sample = msgspec.field(default_factory=Sample)
     tpot_s: Sample = msgspec.field(default_factory=Sample)
     e2e_s: Sample = msgspec.field(default_factory=Sample)
     cost: Sample = msgspec.field(default_factory=Sample)
+    server_s: Sample = msgspec.field(default_factory=Sample)
 
     def add(self, seen: Observation) -> None:
         self.e2e_s.add(seen.e2e_s)
@@ -53,15 +54,18 @@ class ArmSamples(msgspec.Struct):
                 self.tpot_s.add((seen.e2e_s - seen.ttft_s) / (seen.output_tokens - 1))
         if (cost := cost_of(seen)) is not None:
             self.cost.add(cost)
+        if seen.priced_s is not None:
+            self.server_s.add(seen.priced_s)
 
     def join(self, other: ArmSamples) -> None:
         self.ttft_s.join(other.ttft_s)
         self.tpot_s.join(other.tpot_s)
         self.e2e_s.join(other.e2e_s)
         self.cost.join(other.cost)
+        self.server_s.join(other.server_s)
 
     def halve(self) -> None:
-        for sample in (self.ttft_s, self.tpot_s, self.e2e_s, self.cost):
+        for sample in (self.ttft_s, self.tpot_s, self.e2e_s, self.cost, self.server_s):
             sample.halve()
 
 
