@@ -251,7 +251,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     the best draft length, negative if speculation is slower; None without a forecast, and before the servers have been
     timed. `unconditional`: the request
     would speculate whatever its neighbours do, so that other decisions may count on it. `adaptive`: the draft length is
-    a maximum, and in each step the server verifies as many draft tokens as pay. `revision` is the new revision of the
+    a maximum, and in each step the server verifies as many draft tokens as pay. `protected`: drafts do
+    not delay its tokens, on servers that support it. `revision` is the new revision of the
     pair whose servers answer; empty for the serving one.
     """
 
@@ -264,6 +265,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     saving_s: float | None = None
     unconditional: bool = False
     adaptive: bool = False
+    protected: bool = False
     revision: str = ""
 
     @property

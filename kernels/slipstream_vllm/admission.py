@@ -16,7 +16,14 @@ from vllm.sampling_params import SamplingParams
 from slipstream_vllm import compatibility
 from slipstream_vllm.class_file import ClassFile
 from slipstream_vllm.classes import ENDPOINTS, Traits
-from slipstream_vllm.draft_length import CLASS_KEY, check_keys, requested_adaptive, requested_class, requested_length
+from slipstream_vllm.draft_length import (
+    CLASS_KEY,
+    check_keys,
+    requested_adaptive,
+    requested_class,
+    requested_length,
+    requested_protection,
+)
 from slipstream_vllm.errors import BadRequest
 from slipstream_vllm.hooks import wrap
 from slipstream_vllm.resumption import continued
@@ -81,6 +88,7 @@ def check_request(vllm_config: Any, params: object) -> None:
         check_keys(params.extra_args)
         requested_length(params.extra_args, vllm_config.num_speculative_tokens)
         requested_adaptive(params.extra_args)
+        requested_protection(params.extra_args)
         requested_class(params.extra_args)
 
 

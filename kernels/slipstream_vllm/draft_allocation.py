@@ -11,6 +11,7 @@ Models Using Goodput", 2024), here for each request and not for the whole batch.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 import operator
@@ -29,6 +30,7 @@ _KIND_RATE, _REQUEST_RATE = 0.02, 0.1
 _HOPED_LOG_ODDS = 1.5  # of evidence that is unknown, so that it is tried
 _MOST_LOG_ODDS = 6.0
 _KEPT = 0.97
+_SLOWER = 0.02  # share by which a protected request's tokens may take longer than without drafts
 
 
 def allocate(
@@ -37,6 +39,7 @@ def allocate(
     drafting_s: Sequence[float] = (),
     fixed: Sequence[bool] = (),
     copied: Sequence[bool] = (),
+    protected: Sequence[bool] = (),
 ) -> list[int]:
     """The number of draft tokens to verify for each request of a batch.
 
@@ -44,17 +47,19 @@ def allocate(
     before it are. `step_s[r]` is the time in seconds of a step with `r` rows, for up to all of them. `drafting_s[d]` is
     the time of `d` passes of the draft model, each of which proposes a token for each request that still drafts; empty
     without a draft model. Requests whose `fixed[i]` is true verify all of their draft tokens, and those whose
-    `copied[i]` is true need no pass of the draft model; by default there are none of either.
+    `copied[i]` is true need no pass of the draft model. Those whose `protected[i]` is true have as many expected tokens
+    per second, but for a share of 0.02, as in a step that verifies draft tokens of `fixed` requests alone. By default
+    there are none of any.
 
     Returns: the lengths with the most expected tokens per second. A request gets its draft tokens in their order.
     """
     reached = [list(itertools.accumulate(of_request, operator.mul)) for of_request in chances]
     passes = [not copy for copy in copied] or [True] * len(chances)
     lengths = [0] * len(chances)
-    tokens, rows = float(len(chances)), len(chances)
+    tokens, rows = [1.0] * len(chances), len(chances)
     for request, _ in filter(operator.itemgetter(1), enumerate(fixed)):
         lengths[request] = len(reached[request])
-        tokens += sum(reached[request])
+        tokens[request] += sum(reached[request])
         rows += len(reached[request])
     depth = max(map(operator.mul, lengths, passes), default=0)
     offers = sorted(
@@ -63,7 +68,7 @@ def allocate(
         if not lengths[request]
         for position, chance in enumerate(of_request)
     )
-    depth, count = _best(offers, tokens, rows, depth, step_s, drafting_s)
+    depth, count = _best(offers, tokens, rows, depth, step_s, drafting_s, protected)
     for _, length, request, _ in itertools.islice((offer for offer in offers if offer[3] <= depth), count):
         lengths[request] = length
     return lengths
@@ -71,32 +76,60 @@ def allocate(
 
 def _best(
     offers: Sequence[tuple[float, int, int, int]],
-    tokens: float,
+    tokens: Sequence[float],
     rows: int,
     depth: int,
     step_s: Sequence[float],
     drafting_s: Sequence[float],
+    protected: Sequence[bool],
 ) -> tuple[int, int]:
     """The best number of passes of the draft model, and how many of the likeliest `offers` that need no more of them to
-    verify, beside the `tokens` that `rows` rows are expected to yield after `depth` passes. An offer is its negative
-    probability, the length of its request's draft up to it, its request, and the passes that it needs; they are sorted.
+    verify, beside the `tokens` of each request that `rows` rows are expected to yield after `depth` passes. An offer is
+    its negative probability, the length of its request's draft up to it, its request, and the passes that it needs;
+    they are sorted.
     """
     deepest = max((passes for *_, passes in offers), default=0)
-    passes_s = drafting_s[depth] if drafting_s else 0.0
-    best_rate, best = (tokens / (step_s[rows] + passes_s) if rows else 0.0), (0, 0)
+    least_s = step_s[rows] + (drafting_s[depth] if drafting_s else 0.0)
+    best_rate, best = (sum(tokens) / least_s if rows else 0.0), (0, 0)
     # Without drafting passes only the number of rows matters, so that the greatest depth is as good as any.
     for limit in range(depth, max(depth, deepest) + 1) if drafting_s else [deepest]:
-        expected, count, passes_s = tokens, 0, drafting_s[limit] if drafting_s else 0.0
-        for index, (negative, _, _, passes) in enumerate(offers):
+        expected, count, passes_s = sum(tokens), 0, drafting_s[limit] if drafting_s else 0.0
+        gains = _Gains(tokens, protected)
+        for index, (negative, _, request, passes) in enumerate(offers):
             if passes <= limit:
                 expected -= negative
+                gains.add(request, -negative)
                 count += 1
                 step = step_s[rows + count] + passes_s
-                if expected > best_rate * step:
+                if expected > best_rate * step and step <= least_s * gains.least * (1.0 + _SLOWER):
                     best_rate, best = expected / step, (limit, count)
                 elif expected - negative * (len(offers) - index - 1) <= best_rate * step:
                     break  # no later offer is likelier, and no later step is quicker
     return best
+
+
+class _Gains:
+    """The factors by which protected requests have more expected tokens in a step than without the drafts of requests
+    that are not fixed."""
+
+    def __init__(self, tokens: Sequence[float], protected: Sequence[bool]) -> None:
+        self._before, self._tokens = tokens, list(tokens)
+        self._heap = [(1.0, request) for request in range(len(protected)) if protected[request]]
+
+    def add(self, request: int, tokens: float) -> None:
+        self._tokens[request] += tokens
+
+    @property
+    def least(self) -> float:
+        """That of the request that gains least; infinite if none is protected. Gains only grow, so that an old one is
+        replaced when it is the least."""
+        while self._heap:
+            gain, request = self._heap[0]
+            present = self._tokens[request] / self._before[request]
+            if present == gain:
+                return gain
+            heapq.heapreplace(self._heap, (present, request))
+        return math.inf
 
 
 class Retry:
@@ -255,16 +288,17 @@ class DraftRows:
         fixed: Sequence[bool] = (),
         copied: Sequence[bool] = (),
         models: Collection[int] = (0,),
+        protected: Sequence[bool] = (),
     ) -> list[int]:
         """The number of draft tokens to verify for each request. `offers[i]` has the evidence of each draft token that
-        request `i` could verify, `log_odds[i]` is the request's own. `fixed` and `copied` are those of `allocate`.
-        `models` are the numbers of the draft models that the requests have."""
+        request `i` could verify, `log_odds[i]` is the request's own. `fixed`, `copied` and `protected` are those of
+        `allocate`. `models` are the numbers of the draft models that the requests have."""
         chances = [self.chances.of(evidence, own) for evidence, own in zip(offers, log_odds, strict=True)]
         table = self._costs.table(len(offers), len(offers) + sum(map(len, offers)))
         most = max(map(len, offers), default=0)
         tables = [found for model in models if (found := self._drafting_table(model, most))]
         passes = [sum(of_models) for of_models in zip(*tables, strict=True)]
-        lengths = allocate(chances, table, passes, fixed, copied)
+        lengths = allocate(chances, table, passes, fixed, copied, protected)
         self.chances.avoided(offers, lengths)
         return lengths
 

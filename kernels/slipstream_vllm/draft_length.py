@@ -1,4 +1,5 @@
-"""The fields of a request: `slipstream_draft_length`, `slipstream_adaptive` and `slipstream_class`, all optional.
+"""The fields of a request, all optional: `slipstream_draft_length`, `slipstream_adaptive`, `slipstream_protect` and
+`slipstream_class`.
 
 They are fields of `vllm_xargs`, which vLLM passes on as `SamplingParams.extra_args`.
 """
@@ -14,8 +15,9 @@ from slipstream_vllm.resumption import RESUME_KEY
 
 LENGTH_KEY = "slipstream_draft_length"
 ADAPTIVE_KEY = "slipstream_adaptive"
+PROTECT_KEY = "slipstream_protect"
 CLASS_KEY = "slipstream_class"
-_KEYS = (LENGTH_KEY, ADAPTIVE_KEY, CLASS_KEY, RESUME_KEY)
+_KEYS = (LENGTH_KEY, ADAPTIVE_KEY, PROTECT_KEY, CLASS_KEY, RESUME_KEY)
 _PREFIX = "slipstream_"
 
 
@@ -53,16 +55,26 @@ def checked_length(value: object, most: int, field: str) -> int:
 
 
 def requested_adaptive(extra_args: Mapping[str, Any] | None) -> bool:
-    """Whether the draft length is a maximum, and each step verifies as many draft tokens as pay. The value is 0 or 1,
-    because `vllm_xargs` allows no booleans.
+    """Whether the draft length is a maximum, and each step verifies as many draft tokens as pay.
 
-    Raises: `BadRequest` for another value.
+    Raises: `BadRequest`.
     """
-    value = (extra_args or {}).get(ADAPTIVE_KEY, 0)
+    return _flag(extra_args, ADAPTIVE_KEY)
+
+
+def requested_protection(extra_args: Mapping[str, Any] | None) -> bool:
+    """Whether drafts of adaptive requests must not delay the tokens of this one.
+
+    Raises: `BadRequest`.
+    """
+    return _flag(extra_args, PROTECT_KEY)
+
+
+def _flag(extra_args: Mapping[str, Any] | None, key: str) -> bool:
+    """0 or 1, because `vllm_xargs` allows no booleans. Raises: `BadRequest` for another value."""
+    value = (extra_args or {}).get(key, 0)
     if isinstance(value, bool) or value not in (0, 1):
-        raise BadRequest(
-            f"vllm_xargs.{ADAPTIVE_KEY} is {value!r}; 0 or 1 is required.", parameter=f"vllm_xargs.{ADAPTIVE_KEY}"
-        )
+        raise BadRequest(f"vllm_xargs.{key} is {value!r}; 0 or 1 is required.", parameter=f"vllm_xargs.{key}")
     return bool(value)
 
 

@@ -166,6 +166,7 @@ class Control:
             "scheduler": "async" if self._config.scheduler_config.async_scheduling else "sync",
             "counters": True,
             "adaptive": True,
+            "protects": settings.allocates(self._config),
             "hybrid": settings.is_hybrid(self._config),
             "resumes": resumes(self._config),
         }

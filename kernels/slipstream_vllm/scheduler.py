@@ -27,7 +27,13 @@ from slipstream_vllm import compatibility, settings
 from slipstream_vllm.class_lengths import ClassLengths
 from slipstream_vllm.counters import COPY, COUNTS_KEY, DRAFTER, ClassTotals, StepCounts
 from slipstream_vllm.draft_allocation import DraftRows, kept
-from slipstream_vllm.draft_length import checked_length, requested_adaptive, requested_class, requested_length
+from slipstream_vllm.draft_length import (
+    checked_length,
+    requested_adaptive,
+    requested_class,
+    requested_length,
+    requested_protection,
+)
 from slipstream_vllm.drafters import has_passes, may_shorten
 from slipstream_vllm.engine_time import EngineTime, shares, timed
 from slipstream_vllm.errors import UnsupportedServerError
@@ -57,8 +63,7 @@ class DraftLengthScheduler(Scheduler):
         v2 = self.vllm_config.use_v2_model_runner and settings.extends_v2()
         self._may_shorten = speculative_config is not None and may_shorten(speculative_config, v2=v2)
         self._has_passes = speculative_config is not None and has_passes(speculative_config)
-        # vLLM's workers reduce the scheduler's lengths themselves then, by the confidence of each draft.
-        self._allocates = not getattr(speculative_config, "enable_adaptive_verification", False)
+        self._allocates = settings.allocates(self.vllm_config)
         self._draft_rows = DraftRows()
         self._verified_caps: dict[str, int] = {}
         self._matched: dict[str, int] = {}
@@ -71,6 +76,7 @@ class DraftLengthScheduler(Scheduler):
         extra_args = params.extra_args if params is not None else None
         request.slipstream_length = requested_length(extra_args, self.num_spec_tokens)
         request.slipstream_adaptive = requested_adaptive(extra_args)
+        request.slipstream_protected = requested_protection(extra_args)
         request.slipstream_log_odds = 0.0
         request.slipstream_copies = False
         request.slipstream_class = requested_class(extra_args)
@@ -98,7 +104,9 @@ class DraftLengthScheduler(Scheduler):
         if not self._allocates or not any(map(all, zip(adaptive, lengths, strict=True))):
             return lengths
         log_odds = [request.slipstream_log_odds for request in requests]
-        return self._draft_rows.lengths(list(map(range, lengths)), log_odds, [not choose for choose in adaptive])
+        protected = [request.slipstream_protected for request in requests]
+        fixed = [not choose for choose in adaptive]
+        return self._draft_rows.lengths(list(map(range, lengths)), log_odds, fixed, protected=protected)
 
     def _cap(self, request: Any) -> int:
         """Maximum number of this request's draft tokens to verify in this step."""

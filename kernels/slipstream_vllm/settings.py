@@ -76,6 +76,12 @@ def is_hybrid(vllm_config: Any) -> bool:
     return value
 
 
+def allocates(vllm_config: Any) -> bool:
+    """Whether the plugin decides how many draft tokens of adaptive requests a step verifies. With adaptive verification
+    vLLM's workers do, by the confidence of each draft."""
+    return not getattr(vllm_config.speculative_config, "enable_adaptive_verification", False)
+
+
 def extends_v2() -> bool:
     """Whether this vLLM has the V2 runner that `acceptance_v2` extends, and that truncates drafts: since 0.32."""
     return _release() >= (0, 32)

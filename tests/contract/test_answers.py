@@ -37,6 +37,13 @@ async def test_adaptive_drafts_change_no_answer(engine: Engine) -> None:
     assert adaptive.ids == plain.ids
 
 
+async def test_protection_changes_no_answer(engine: Engine) -> None:
+    if not engine.facts.get("protects"):
+        pytest.skip("this engine does not protect requests from the drafts of others")
+    plain, protected = await engine.ask(length=0), await engine.ask(length=0, vllm_xargs={"slipstream_protect": 1})
+    assert protected.ids == plain.ids
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("speculative", [False, True], ids=["plain", "speculative"])
 async def test_a_stream_is_the_whole_answer_in_parts(engine: Engine, path: str, speculative: bool) -> None:

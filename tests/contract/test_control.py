@@ -24,6 +24,7 @@ async def test_an_engine_describes_itself(engine: Engine) -> None:
     assert facts["acceptance"] in ("equality", "rejection")
     assert facts["resumes"] in ("greedy", "seeded")
     assert isinstance(facts["adaptive"], bool)
+    assert isinstance(facts.get("protects", False), bool)
     assert isinstance(facts["plugin"], str)
     assert facts["limit"] is None
     assert (await engine.http.get("/health")).status_code == 200

@@ -28,6 +28,8 @@ XARGS = [
     *(("slipstream_draft_length", value) for value in (-1, 1000, 2.5, True, "4", [1])),
     *(("slipstream_class", value) for value in ("A b", "a/b/c", "a" * 65, 3)),
     ("slipstream_adaptive", 2),
+    ("slipstream_protect", 2),
+    ("slipstream_protect", True),
     ("slipstream_resume_token_ids", "x"),
     ("slipstream_resume_token_ids", [-1]),
     ("slipstream_unknown", 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 import statistics
 from collections.abc import Callable, Sequence
@@ -30,14 +31,19 @@ def _rate(
     pass_s: float,
     copied: Sequence[bool],
 ) -> float:
-    tokens = float(len(chances))
-    for of_request, length in zip(chances, lengths, strict=True):
-        reached = 1.0
-        for chance in of_request[:length]:
-            reached *= chance
-            tokens += reached
+    return sum(_tokens(chances, lengths)) / _step_s(lengths, step_s, pass_s, copied)
+
+
+def _tokens(chances: Sequence[Sequence[float]], lengths: Sequence[int]) -> list[float]:
+    return [
+        1.0 + sum(itertools.accumulate(of_request[:length], operator.mul))
+        for of_request, length in zip(chances, lengths, strict=True)
+    ]
+
+
+def _step_s(lengths: Sequence[int], step_s: Sequence[float], pass_s: float, copied: Sequence[bool]) -> float:
     passes = max(0 if copy else length for length, copy in zip(lengths, copied, strict=True))
-    return tokens / (step_s[len(chances) + sum(lengths)] + passes * pass_s)
+    return step_s[len(lengths) + sum(lengths)] + passes * pass_s
 
 
 FLAGS = st.lists(st.booleans(), min_size=3, max_size=3)
@@ -59,6 +65,27 @@ def test_no_other_allocation_has_more_tokens_per_second(
     for least, length, of_request in zip(shortest, found, chances, strict=True):
         assert least <= length <= len(of_request)
     assert _rate(chances, found, step_s, pass_s, copied) == pytest.approx(best, rel=1e-9)
+
+
+@given(BATCHES, step_times(), st.sampled_from([0.0, 0.01, 1.0]), FLAGS, FLAGS, FLAGS)
+def test_a_protected_request_has_its_tokens_as_soon_as_without_drafts(
+    chances: list[list[float]],
+    step_s: list[float],
+    pass_s: float,
+    fixed: list[bool],
+    copied: list[bool],
+    protected: list[bool],
+) -> None:
+    fixed, copied, protected = (flags[: len(chances)] for flags in (fixed, copied, protected))
+    passes_s = [depth * pass_s for depth in range(9)] if pass_s else []
+    found = allocate(chances, step_s, passes_s, fixed, copied, protected)
+    least = [len(of_request) if whole else 0 for of_request, whole in zip(chances, fixed, strict=True)]
+    growth = _step_s(found, step_s, pass_s, copied) / _step_s(least, step_s, pass_s, copied)
+    both = zip(_tokens(chances, found), _tokens(chances, least), strict=True)
+    slower = [growth * before / tokens for (tokens, before), own in zip(both, protected, strict=True) if own]
+    assert max(slower, default=0.0) <= 1.02 * (1 + 1e-9)
+    rates = [_rate(chances, lengths, step_s, pass_s, copied) for lengths in (found, least)]
+    assert rates[0] >= rates[1] * (1 - 1e-9)
 
 
 @given(st.lists(st.lists(PROBABILITY, max_size=4), min_size=1, max_size=6))
@@ -89,6 +116,17 @@ def test_passes_of_a_draft_model_limit_the_depth_for_all() -> None:
     assert allocate([[0.9] * 4, [0.9] * 4], flat, [0.0, 10.0, 20.0, 30.0, 40.0]) == [0, 0]
     shallow = allocate([[0.9] * 4, [0.2] * 4], flat, [0.0, 0.2, 0.4, 0.6, 0.8])
     assert shallow[0] >= shallow[1] >= 1  # the pass is paid once, for both
+
+
+def test_drafts_beside_a_protected_request_make_no_step_longer() -> None:
+    """Rows up to the eighth are free, as on hardware that waits for memory; later ones are dear."""
+    rows = DraftRows()
+    for count in range(1, 33):
+        rows.note_step(2, count, 1.0 if count <= 8 else 1.0 + 0.03 * (count - 8), most=count)
+    offers, own = [[], [1] * 12], [0.0, 0.0]
+    assert rows.lengths(offers, own)[1] > 6
+    assert rows.lengths(offers, own, protected=[True, False]) == [0, 6]
+    assert rows.lengths(offers, own, protected=[False, True])[1] > 6  # it gains by them itself
 
 
 @given(st.lists(st.tuples(st.integers(1, 1500), st.floats(1e-4, 10.0)), min_size=1, max_size=60), st.integers(1, 1200))

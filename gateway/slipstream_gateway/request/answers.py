@@ -154,6 +154,7 @@ class Answers:
             draft_length=decision.draft_length,
             seeded=replica.upstream.drafting.is_seeded,
             adaptive=decision.adaptive,
+            protected=decision.protected and replica.upstream.drafting.protects,
             request_id=context.request_id,
             headers=headers,
             committed=call.committed,

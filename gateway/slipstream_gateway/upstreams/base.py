@@ -51,12 +51,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     `seeded`: the server gets the gateway's seed if the client set none. With `adaptive`, the draft length is a
     maximum: in each step the server verifies as many draft tokens as pay. Only servers with `Drafting.adaptive`
-    can. `headers` are forwarded (authorization, trace context); names in lower case. `committed`: the answer continues
-    after it, and its usage covers the whole answer: prompt and output count once, drafts and steps are those of this
-    part. `deadline_s`, by `time.monotonic`, is when the client stops waiting. `request_class` is the decision's, for
-    servers that count by class. `token_ids` requests the answer's token ids beside its text, if the server supports
-    it; the client does not see them. `bounds_output`: `Usage.most_output_tokens` must be updated while the answer
-    streams. `carrier`: a proxy sends the request to the server; None: the upstream itself.
+    can. Drafts of adaptive requests do not delay the tokens of a `protected` one; only servers with
+    `Drafting.protects` see to it. `headers` are forwarded (authorization, trace context); names in lower case.
+    `committed`: the answer continues after it, and its usage covers the whole answer: prompt and output count once,
+    drafts and steps are those of this part. `deadline_s`, by `time.monotonic`, is when the client stops waiting.
+    `request_class` is the decision's, for servers that count by class. `token_ids` requests the answer's token ids
+    beside its text, if the server supports it; the client does not see them. `bounds_output`:
+    `Usage.most_output_tokens` must be updated while the answer streams. `carrier`: a proxy sends the request to the
+    server; None: the upstream itself.
     """
 
     request: GenerationRequest
@@ -65,6 +67,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     seeded: bool = False
     adaptive: bool = False
+    protected: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     committed: Committed | None = None
     deadline_s: float | None = None
@@ -144,7 +147,8 @@ class Drafting(NamedTuple):
     it drafts differently. `adaptive`: see `Job`. `seed_equality`: a request with a seed gets the same sampled
     tokens at every draft length, so that an adaptive draft length does not change them. `resumes`: the answers
     that the server continues by their token ids: `greedy` ones alone, `seeded` ones too, or none (empty).
-    `resumes_stops`: those with stop strings, too: the continuation has the text that was held back."""
+    `resumes_stops`: those with stop strings, too: the continuation has the text that was held back. `protects`: see
+    `Job`."""
 
     withheld: Withheld | None = None
     longest: int | None = None
@@ -154,6 +158,7 @@ class Drafting(NamedTuple):
     seed_equality: bool = False
     resumes: str = ""
     resumes_stops: bool = False
+    protects: bool = False
 
     def continues(self, request: GenerationRequest) -> bool:
         """Whether the server continues an answer to `request`, by its token ids, with the same tokens."""

@@ -39,7 +39,8 @@ _DraftName = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """An engine's description of itself. `plugin` is the version of Slipstream in it. `adaptive`: see `Job`.
+    """An engine's description of itself. `plugin` is the version of Slipstream in it. `adaptive`, `protects`: see
+    `Job`.
     `max_draft_length` is 0 without speculation. `limit` is an admin's setting for all requests, None: no limit.
     `resumes` and `resumes_stops`: see `Drafting`; `fingerprint`: see `Upstream`. `scores`: it scores the tokens of a
     prompt. `drafts`: the names of its drafts if it has several, among which it chooses, and `draft_standings` what it
@@ -54,6 +55,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     scheduler: str = ""
     limit: int | None = None
     adaptive: bool = False
+    protects: bool = False
     resumes: _Word = ""
     resumes_stops: bool = False
     scores: bool = True
@@ -182,6 +184,7 @@ def _drafting(facts: EngineFacts, identity: str) -> tuple[Drafting, str]:
         seed_equality=facts.acceptance == _EQUALITY,
         resumes=facts.resumes,
         resumes_stops=facts.resumes_stops,
+        protects=facts.protects,
     )
     return drafting, f"drafts of up to {facts.max_draft_length} tokens ({how}; {versions})"
 

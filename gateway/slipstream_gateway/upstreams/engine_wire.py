@@ -25,14 +25,16 @@ from slipstream_gateway.upstreams.token_ids import request_fields
 
 XARGS = "vllm_xargs"
 DRAFT_LENGTH, ADAPTIVE, REQUEST_CLASS = "slipstream_draft_length", "slipstream_adaptive", "slipstream_class"
+PROTECT = "slipstream_protect"
 RESUME = "slipstream_resume_token_ids"
 _OWN_KEYS = {
     DRAFT_LENGTH: "use the header 'x-slipstream-draft-length' for a draft length",
     ADAPTIVE: "remove it, the gateway decides whether the server chooses the number of draft tokens",
+    PROTECT: "remove it, the policy of the pair decides which requests are protected",
     REQUEST_CLASS: "remove it, the gateway determines the class of each request",
     RESUME: "remove it, the gateway resumes answers itself",
 }
-_OWN_FIELDS = frozenset(f"{XARGS}.{name}" for name in (DRAFT_LENGTH, ADAPTIVE, REQUEST_CLASS))
+_OWN_FIELDS = frozenset(f"{XARGS}.{name}" for name in (DRAFT_LENGTH, ADAPTIVE, PROTECT, REQUEST_CLASS))
 _COUNTS = "speculative_decoding"
 _NULL = b"null"
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -102,7 +104,7 @@ def drafting_body(job: Job, *, resumed_ids: Sequence[int] = ()) -> bytes:
     `resumed_ids`: the tokens of the answer so far, which the server appends to the prompt."""
     xargs: dict[str, object] = {
         **client_xargs(job.request),
-        **own_fields(job.draft_length, job.request_class, adaptive=job.adaptive),
+        **own_fields(job.draft_length, job.request_class, adaptive=job.adaptive, protected=job.protected),
     }
     if resumed_ids:
         xargs[RESUME] = resumed_ids
@@ -112,11 +114,15 @@ def drafting_body(job: Job, *, resumed_ids: Sequence[int] = ()) -> bytes:
     return request_body(job.request, job.model, fields)
 
 
-def own_fields(draft_length: int, request_class: str, *, adaptive: bool) -> dict[str, int | str]:
+def own_fields(
+    draft_length: int, request_class: str, *, adaptive: bool, protected: bool = False
+) -> dict[str, int | str]:
     """The plugin's fields of `vllm_xargs`."""
     fields: dict[str, int | str] = {DRAFT_LENGTH: draft_length}
-    if adaptive:  # an older plugin refuses the field
+    if adaptive:  # an older plugin refuses the fields
         fields[ADAPTIVE] = 1
+    if protected:
+        fields[PROTECT] = 1
     if request_class:
         fields[REQUEST_CLASS] = request_class
     return fields

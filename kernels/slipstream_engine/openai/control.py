@@ -97,6 +97,7 @@ class Control:
             "scheduler": "sync",
             "counters": True,
             "adaptive": True,
+            "protects": True,
             "hybrid": self._engine.method == "hybrid",
             "resumes": "seeded",
             "resumes_stops": True,

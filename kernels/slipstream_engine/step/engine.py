@@ -311,6 +311,7 @@ class Engine:
                 [not s.adaptive for s in sequences],
                 [offer.copied for offer in offers],
                 {model for model in models if model is not None},
+                [s.request.protected for s in sequences],
             )
         if self._draft_source is None or not any(lengths):
             return Drafts.none(len(sequences), self._target.device), {}

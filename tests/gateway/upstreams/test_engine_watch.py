@@ -41,6 +41,8 @@ def test_a_server_with_the_plugin_says_how_far_it_drafts() -> None:
 def test_only_a_plugin_that_says_so_chooses_draft_lengths() -> None:
     assert not drafting_of(facts())[0].adaptive
     assert drafting_of(facts(adaptive=True))[0].adaptive
+    assert not drafting_of(facts())[0].protects
+    assert drafting_of(facts(protects=True))[0].protects
 
 
 def test_acceptance_by_equality_gives_a_seed_the_same_tokens_at_every_draft_length() -> None:

@@ -64,6 +64,8 @@ def test_a_request_carries_its_draft_length_and_its_class() -> None:
     assert (body["model"], body["temperature"]) == ("own", 0.5)
     assert sent(job(draft_length=0, request_class=""))["vllm_xargs"] == {"slipstream_draft_length": 0}
     assert sent(job(adaptive=True))["vllm_xargs"]["slipstream_adaptive"] == 1
+    assert sent(job(protected=True))["vllm_xargs"]["slipstream_protect"] == 1
+    assert "slipstream_protect" not in sent(job())["vllm_xargs"]
     assert sent(job({"stream": True}))["stream_options"] == {"include_usage": True}
 
 

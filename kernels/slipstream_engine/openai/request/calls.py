@@ -147,6 +147,7 @@ def _shared(
         ignore_eos=bool(body.ignore_eos),
         draft_tokens=extra.draft_length,
         adaptive=extra.adaptive,
+        protected=extra.protected,
         group=extra.request_class,
         penalties=_penalties(body),
         logit_bias=_bias(body.logit_bias),

@@ -14,9 +14,10 @@ _FIELD = "vllm_xargs"
 _PREFIX = "slipstream_"
 LENGTH = "slipstream_draft_length"
 ADAPTIVE = "slipstream_adaptive"
+PROTECT = "slipstream_protect"
 CLASS = "slipstream_class"
 RESUME = "slipstream_resume_token_ids"
-_KEYS = (LENGTH, ADAPTIVE, CLASS, RESUME)
+_KEYS = (LENGTH, ADAPTIVE, PROTECT, CLASS, RESUME)
 _CLASS_FORM = re.compile(r"[a-z_]+(/[a-z]+)?")
 _MAX_CLASS_CHARS = 64
 
@@ -26,6 +27,7 @@ class ExtraArguments(msgspec.Struct, frozen=True, kw_only=True):
 
     draft_length: int
     adaptive: bool
+    protected: bool
     request_class: str
     resume_ids: tuple[int, ...]
 
@@ -39,7 +41,8 @@ def parse(xargs: Mapping[str, Any] | None, longest: int) -> ExtraArguments:
     length = xargs.get(LENGTH)
     return ExtraArguments(
         draft_length=longest if length is None else checked_length(length, longest, f"{_FIELD}.{LENGTH}"),
-        adaptive=_adaptive(xargs.get(ADAPTIVE, 0)),
+        adaptive=_flag(xargs, ADAPTIVE),
+        protected=_flag(xargs, PROTECT),
         request_class=_class(xargs.get(CLASS)),
         resume_ids=_resume_ids(xargs.get(RESUME)),
     )
@@ -57,9 +60,10 @@ def checked_length(value: object, longest: int, field: str) -> int:
     return value
 
 
-def _adaptive(value: object) -> bool:
+def _flag(xargs: Mapping[str, Any], name: str) -> bool:
+    value = xargs.get(name, 0)
     if isinstance(value, bool) or value not in (0, 1):
-        raise bad_field(f"{_FIELD}.{ADAPTIVE}", f"is {value!r}; 0 or 1 is required.")
+        raise bad_field(f"{_FIELD}.{name}", f"is {value!r}; 0 or 1 is required.")
     return bool(value)
 
 

@@ -212,6 +212,16 @@ def test_adaptive_requests_draft_while_rows_are_free(engine: Engine) -> None:
     assert engine.received["a-0123abcd"] == [said_by_target(at) for at in range(40)]
 
 
+def test_adaptive_requests_draft_only_free_rows_beside_a_protected_one(engine: Engine) -> None:
+    """The drafts pay, but from the fifth row on a step is longer."""
+    with_costs(engine, lambda rows: 1.0 if rows <= 4 else 1.0 + 0.05 * (rows - 4))
+    engine.add(request("a", 4, output=100, adaptive=True), request("b", 0, output=20, protected=True))
+    engine.run()
+    drafts = drafts_of(engine, "a")
+    assert 0 < max(drafts[:15]) <= 2
+    assert max(drafts) == 4
+
+
 def test_lengths_of_adaptive_requests_are_caps_where_vllm_allocates(engine: Engine) -> None:
     with_costs(engine, lambda rows: float(rows * rows))
     engine.scheduler._allocates = False  # `enable_adaptive_verification`, which needs CUDA graphs

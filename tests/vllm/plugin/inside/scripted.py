@@ -87,10 +87,13 @@ def request(
     output: int = 40,
     label: str | None = None,
     adaptive: bool = False,
+    protected: bool = False,
 ) -> Request:
     extra: dict[str, Any] = {} if length is None else {"slipstream_draft_length": length}
     if adaptive:
         extra["slipstream_adaptive"] = 1
+    if protected:
+        extra["slipstream_protect"] = 1
     if label is not None:
         extra["slipstream_class"] = label
     params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True, extra_args=extra or None)
