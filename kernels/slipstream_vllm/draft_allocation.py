@@ -11,7 +11,6 @@ Models Using Goodput", 2024), here for each request and not for the whole batch.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import operator
@@ -39,7 +38,7 @@ def allocate(
     drafting_s: Sequence[float] = (),
     fixed: Sequence[bool] = (),
     copied: Sequence[bool] = (),
-    protected: Sequence[bool] = (),
+    protected: Sequence[str | None] = (),
 ) -> list[int]:
     """The number of draft tokens to verify for each request of a batch.
 
@@ -47,9 +46,10 @@ def allocate(
     before it are. `step_s[r]` is the time in seconds of a step with `r` rows, for up to all of them. `drafting_s[d]` is
     the time of `d` passes of the draft model, each of which proposes a token for each request that still drafts; empty
     without a draft model. Requests whose `fixed[i]` is true verify all of their draft tokens, and those whose
-    `copied[i]` is true need no pass of the draft model. Those whose `protected[i]` is true have as many expected tokens
-    per second, but for a share of 0.02, as in a step that verifies draft tokens of `fixed` requests alone. By default
-    there are none of any.
+    `copied[i]` is true need no pass of the draft model. `protected[i]` is the class of a protected request, None for
+    others: each class has together as many expected tokens per second, but for a share of 0.02, as in a step that
+    verifies draft tokens of `fixed` requests alone. More classes than requests: of requests that wait for a first
+    token. By default there are none of any.
 
     Returns: the lengths with the most expected tokens per second. A request gets its draft tokens in their order.
     """
@@ -81,7 +81,7 @@ def _best(
     depth: int,
     step_s: Sequence[float],
     drafting_s: Sequence[float],
-    protected: Sequence[bool],
+    protected: Sequence[str | None],
 ) -> tuple[int, int]:
     """The best number of passes of the draft model, and how many of the likeliest `offers` that need no more of them to
     verify, beside the `tokens` of each request that `rows` rows are expected to yield after `depth` passes. An offer is
@@ -109,27 +109,25 @@ def _best(
 
 
 class _Gains:
-    """The factors by which protected requests have more expected tokens in a step than without the drafts of requests
+    """The factors by which protected classes have more expected tokens in a step than without the drafts of requests
     that are not fixed."""
 
-    def __init__(self, tokens: Sequence[float], protected: Sequence[bool]) -> None:
-        self._before, self._tokens = tokens, list(tokens)
-        self._heap = [(1.0, request) for request in range(len(protected)) if protected[request]]
+    def __init__(self, tokens: Sequence[float], protected: Sequence[str | None]) -> None:
+        self._classes = protected
+        self._before: dict[str, float] = {}
+        for own, before in zip(protected, itertools.chain(tokens, itertools.repeat(1.0)), strict=False):
+            if own is not None:
+                self._before[own] = self._before.get(own, 0.0) + before
+        self._tokens = dict(self._before)
 
     def add(self, request: int, tokens: float) -> None:
-        self._tokens[request] += tokens
+        if request < len(self._classes) and (own := self._classes[request]) is not None:
+            self._tokens[own] += tokens
 
     @property
     def least(self) -> float:
-        """That of the request that gains least; infinite if none is protected. Gains only grow, so that an old one is
-        replaced when it is the least."""
-        while self._heap:
-            gain, request = self._heap[0]
-            present = self._tokens[request] / self._before[request]
-            if present == gain:
-                return gain
-            heapq.heapreplace(self._heap, (present, request))
-        return math.inf
+        """That of the class that gains least; infinite if none is protected."""
+        return min((self._tokens[own] / before for own, before in self._before.items()), default=math.inf)
 
 
 class Retry:
@@ -288,7 +286,7 @@ class DraftRows:
         fixed: Sequence[bool] = (),
         copied: Sequence[bool] = (),
         models: Collection[int] = (0,),
-        protected: Sequence[bool] = (),
+        protected: Sequence[str | None] = (),
     ) -> list[int]:
         """The number of draft tokens to verify for each request. `offers[i]` has the evidence of each draft token that
         request `i` could verify, `log_odds[i]` is the request's own. `fixed`, `copied` and `protected` are those of

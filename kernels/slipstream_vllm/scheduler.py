@@ -104,9 +104,13 @@ class DraftLengthScheduler(Scheduler):
         if not self._allocates or not any(map(all, zip(adaptive, lengths, strict=True))):
             return lengths
         log_odds = [request.slipstream_log_odds for request in requests]
-        protected = [request.slipstream_protected for request in requests]
+        protected = [self._protected_class(request) for request in requests]
         fixed = [not choose for choose in adaptive]
         return self._draft_rows.lengths(list(map(range, lengths)), log_odds, fixed, protected=protected)
+
+    @staticmethod
+    def _protected_class(request: Any) -> str | None:
+        return (request.slipstream_class or "") if request.slipstream_protected else None
 
     def _cap(self, request: Any) -> int:
         """Maximum number of this request's draft tokens to verify in this step."""

@@ -74,7 +74,7 @@ def decided(way: str, task: str, request: GenerationRequest) -> GenerationReques
     """`request` as a gateway sends it."""
     speculates = way != NEVER and task not in PLAIN_TASKS
     return msgspec.structs.replace(
-        request, draft_tokens=DRAFT_TOKENS * speculates, adaptive=speculates, protected=way == LATENCY
+        request, draft_tokens=DRAFT_TOKENS * speculates, adaptive=speculates, protected=way == LATENCY, group=task
     )
 
 

@@ -47,6 +47,7 @@ def _step_s(lengths: Sequence[int], step_s: Sequence[float], pass_s: float, copi
 
 
 FLAGS = st.lists(st.booleans(), min_size=3, max_size=3)
+CLASSES = st.lists(st.sampled_from(["a", "b", None]), min_size=3, max_size=3)
 
 
 @given(BATCHES, step_times(), st.sampled_from([0.0, 0.01, 1.0]), FLAGS, FLAGS)
@@ -67,23 +68,26 @@ def test_no_other_allocation_has_more_tokens_per_second(
     assert _rate(chances, found, step_s, pass_s, copied) == pytest.approx(best, rel=1e-9)
 
 
-@given(BATCHES, step_times(), st.sampled_from([0.0, 0.01, 1.0]), FLAGS, FLAGS, FLAGS)
-def test_a_protected_request_has_its_tokens_as_soon_as_without_drafts(
+@given(BATCHES, step_times(), st.sampled_from([0.0, 0.01, 1.0]), FLAGS, FLAGS, CLASSES)
+def test_a_protected_class_has_its_tokens_as_soon_as_without_drafts(
     chances: list[list[float]],
     step_s: list[float],
     pass_s: float,
     fixed: list[bool],
     copied: list[bool],
-    protected: list[bool],
+    protected: list[str | None],
 ) -> None:
-    fixed, copied, protected = (flags[: len(chances)] for flags in (fixed, copied, protected))
+    fixed, copied = fixed[: len(chances)], copied[: len(chances)]
+    classes = protected[: len(chances)]
     passes_s = [depth * pass_s for depth in range(9)] if pass_s else []
-    found = allocate(chances, step_s, passes_s, fixed, copied, protected)
+    found = allocate(chances, step_s, passes_s, fixed, copied, classes)
     least = [len(of_request) if whole else 0 for of_request, whole in zip(chances, fixed, strict=True)]
     growth = _step_s(found, step_s, pass_s, copied) / _step_s(least, step_s, pass_s, copied)
-    both = zip(_tokens(chances, found), _tokens(chances, least), strict=True)
-    slower = [growth * before / tokens for (tokens, before), own in zip(both, protected, strict=True) if own]
-    assert max(slower, default=0.0) <= 1.02 * (1 + 1e-9)
+    tokens, before = _tokens(chances, found), _tokens(chances, least)
+    for name in set(classes) - {None}:
+        of_class = [request for request, own in enumerate(classes) if own == name]
+        gain = sum(tokens[request] for request in of_class) / sum(before[request] for request in of_class)
+        assert growth <= gain * 1.02 * (1 + 1e-9)
     rates = [_rate(chances, lengths, step_s, pass_s, copied) for lengths in (found, least)]
     assert rates[0] >= rates[1] * (1 - 1e-9)
 
@@ -125,8 +129,9 @@ def test_drafts_beside_a_protected_request_make_no_step_longer() -> None:
         rows.note_step(2, count, 1.0 if count <= 8 else 1.0 + 0.03 * (count - 8), most=count)
     offers, own = [[], [1] * 12], [0.0, 0.0]
     assert rows.lengths(offers, own)[1] > 6
-    assert rows.lengths(offers, own, protected=[True, False]) == [0, 6]
-    assert rows.lengths(offers, own, protected=[False, True])[1] > 6  # it gains by them itself
+    assert rows.lengths(offers, own, protected=["label", None]) == [0, 6]
+    assert rows.lengths(offers, own, protected=[None, "json"])[1] > 6  # it gains by them itself
+    assert rows.lengths(offers[1:], own[1:], protected=[None, "label waits"]) == [7]
 
 
 @given(st.lists(st.tuples(st.integers(1, 1500), st.floats(1e-4, 10.0)), min_size=1, max_size=60), st.integers(1, 1200))

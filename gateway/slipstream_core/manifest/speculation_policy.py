@@ -67,11 +67,11 @@ class SpeculationPolicySpec(Spec, frozen=True, kw_only=True):
         Literal["latency", "throughput"],
         Meta(
             description="What servers that choose the draft tokens of a step (adaptiveDraftLength) may do to requests "
-            "that share it. latency: no request is expected to take more than 2 % longer per token than without "
-            "drafts; throughput: the tokens per second of all requests grow, and requests without drafts may pay for "
+            "that share it. latency: no class is expected to take more than 2 % longer per token than without "
+            "drafts; throughput: the tokens per second of all requests grow, and classes without drafts may pay for "
             "it. The control is never protected."
         ),
-    ] = "throughput"
+    ] = "latency"
     decision: Annotated[
         Literal["expected", "cautious", "rules"],
         Meta(

@@ -56,8 +56,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to generate. `resume_ids` are output tokens committed elsewhere: the engine continues after them, and
     they count towards `max_tokens`. The continuation equals that of the earlier answer, sampled or not, at every draft
     length. `draft_tokens` is the draft length, 0 for plain decoding. With `adaptive` it is a maximum: in each step the
-    engine verifies as many draft tokens as pay. Drafts of adaptive requests do not delay the tokens of a
-    `protected` one. Requests of one `group` are alike: what an engine learns about drafts, it learns for each group.
+    engine verifies as many draft tokens as pay. Drafts of adaptive requests do not delay the tokens of `protected`
+    ones, class by class. Requests of one `group`, or class, are alike: what an engine learns about drafts, it learns
+    for each group.
 
     `stop_ids` end the answer as EOS does. `ignore_eos` lets it go on after EOS, except where a grammar ends. Neither
     ends an answer of fewer than `min_tokens`. `logit_bias` is added to logits by token id. `logprobs` requests the

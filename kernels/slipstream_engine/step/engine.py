@@ -187,6 +187,11 @@ class Engine:
             self._release(sequence)
         return chunks
 
+    def _protected_waits(self) -> list[str | None]:
+        """The classes of plain protected requests that wait for their first token, by names of their own: drafts bring
+        them nothing."""
+        return [f"{s.request.group} waits" for s in self._running if not s.prefilled and s.is_plain_and_protected]
+
     def _admit(self) -> None:
         while self._waiting and len(self._pool):
             sequence = self._waiting.popleft()
@@ -208,9 +213,12 @@ class Engine:
         """Prefill waiting prompts, oldest first, up to the token budget of one step.
 
         Steps that verify draft tokens are fewer and longer. Their budget is greater, so that a stream still waits for
-        as many prompt tokens per output token, and prompts do not wait longer.
+        as many prompt tokens per output token, and prompts do not wait longer. A plain stream that is protected has
+        one token per step.
         """
-        budget = int(self._prefill_chunk_tokens * (self._tokens_per_step if stream_on else 4))
+        is_plain = any(s.prefilled and s.is_plain_and_protected for s in self._running)
+        tokens_per_step = 1.0 if is_plain else self._tokens_per_step
+        budget = int(self._prefill_chunk_tokens * (tokens_per_step if stream_on else 4))
         chunks = []
         for sequence, share in _shares([s for s in self._running if not s.prefilled], budget):
             start, end = sequence.cached, sequence.cached + share
@@ -311,7 +319,7 @@ class Engine:
                 [not s.adaptive for s in sequences],
                 [offer.copied for offer in offers],
                 {model for model in models if model is not None},
-                [s.request.protected for s in sequences],
+                [*(s.protected for s in sequences), *self._protected_waits()],
             )
         if self._draft_source is None or not any(lengths):
             return Drafts.none(len(sequences), self._target.device), {}

@@ -68,6 +68,15 @@ class Sequence:
         return self.request.adaptive
 
     @property
+    def protected(self) -> str | None:
+        """The class whose tokens drafts do not delay, None if they may."""
+        return self.request.group if self.request.protected else None
+
+    @property
+    def is_plain_and_protected(self) -> bool:
+        return self.request.protected and not self._max_drafts
+
+    @property
     def prefilled(self) -> bool:
         """Whether all tokens except the last are cached, so that the request can decode."""
         return self.cached == len(self.tokens) - 1 and len(self.tokens) > len(self.request.prompt_ids)
