@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint newest-vllm format crds docs lock audit sbom images train train-eagle wheel wheel-compiled wheel-vllm clean
+.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint newest-vllm format crds docs lock audit sbom images train train-eagle wheel wheel-compiled wheel-vllm changelog clean
 
 help:
 	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
@@ -28,6 +28,7 @@ help:
 	@echo "make images  the container images (BUILDER=buildah; TRITON_IMAGE=… where yours has another name)"
 	@echo "make wheel   the package, pure Python; make wheel-compiled: with compiled code, for this platform;"
 	@echo "             make wheel-vllm: vLLM's plugin"
+	@echo "make changelog  move the release notes of changes/ into CHANGELOG.md"
 	@echo "make train   train an embedded pair from its seed (an hour or so on 2 cores, resumes)"
 
 up: install-run
@@ -136,6 +137,9 @@ wheel-vllm: install-dev
 # The same wheel for one platform and one Python, with compiled code; needs a C compiler.
 wheel-compiled: install-dev
 	SLIPSTREAM_COMPILE=1 $(BIN)/python -m build --wheel --no-isolation
+
+changelog:
+	$(PYTHON) -m deploy.changes
 
 clean:
 	rm -rf $(VENV) build dist .run .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
