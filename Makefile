@@ -95,7 +95,7 @@ lock: install-dev
 	$(LOCK_OURS) --extra operator --output-file requirements/operator.txt
 	$(LOCK) --output-file requirements/s3.txt requirements/s3.in
 
-VERSION      := 0.2.0
+VERSION      := 0.3.0
 TRITON_IMAGE ?= nvidia/tritonserver:25.05-py3
 VLLM_IMAGE   ?= vllm/vllm-openai:v0.32.0
 BUILDER      ?= docker
