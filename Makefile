@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint newest-vllm format crds docs lock audit sbom images train train-eagle wheel wheel-compiled wheel-vllm changelog clean
+.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint newest-vllm figures format crds docs lock audit sbom images train train-eagle wheel wheel-compiled wheel-vllm changelog clean
 
 help:
 	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-slow  the tests marked slow: most samples, trainings, cluster stories; CI runs a quarter of them"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make newest-vllm  which functions that the plugin uses differ in the newest release of vLLM, if that is untested"
+	@echo "make figures lines, size of the wheel, start and memory of gateway and operator, against the release before"
 	@echo "make bench   the figures of docs/measurements.md, on this machine (ARGS=--smoke for a quick look)"
 	@echo "make chaos   faults on real processes, one table (ARGS='--only triton-kill --times 50', ARGS=--full)"
 	@echo "make soak    an hour of steady load: memory, latency, errors (ARGS='--minutes 10')"
@@ -60,6 +61,9 @@ lint: install-dev
 
 newest-vllm: install-dev
 	$(BIN)/python -m tests.support.vllm_hooks
+
+figures: install-dev
+	$(BIN)/python -m tests.figures
 
 format: install-dev
 	$(BIN)/ruff check --fix .

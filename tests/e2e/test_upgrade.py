@@ -7,15 +7,11 @@ API server, operators, gateways and Redis are real. The version before runs from
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import subprocess
-import tarfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +23,7 @@ from helm_python import Chart
 from tests.gateway.openai_server import OpenAiServer
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.clients import Clients
+from tests.support.earlier_release import RELEASE, ROOT, environment_of, extract
 from tests.support.gateway_process import Process
 from tests.support.kube import KubeApiServer, install_definitions
 from tests.support.manifests import JSON
@@ -37,9 +34,6 @@ from tests.support.streams import whole_text_of
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]  # ten processes, and the story of three classes
 
-ROOT = Path(__file__).parents[2]
-BEFORE = "d1a71fbd2ca59b070034d030f1511095032ddf66"
-"""The commit that stands for 0.2.0, which has no tag."""
 CLIENTS = 4
 TOKENS = 8
 MIXED_REQUESTS = 200
@@ -177,7 +171,7 @@ class World:
         """An operator of `tree` starts, then the present one ends, as a Deployment replaces its pod."""
         options = ("--redis", self._redis.url)
         operator = OperatorProcess(
-            self._kube, self.cluster.namespace, self._folder, *options, environment=_environment(tree)
+            self._kube, self.cluster.namespace, self._folder, *options, environment=environment_of(tree)
         )
         self._stack.enter_context(operator)
         operator.wait_ready()
@@ -196,7 +190,7 @@ class World:
             *(("--leave", str(LEAVE_S)) if tree == ROOT else ()),
         ]
         log = self._folder / f"gateway-{port}.log"
-        gateway = Process(None, port, *options, environment=_environment(tree), log=log)
+        gateway = Process(None, port, *options, environment=environment_of(tree), log=log)
         self._stack.callback(gateway.stop)
         gateway.wait_live("/health/ready")
         self.gateways.append(gateway)
@@ -219,20 +213,13 @@ class World:
         return {entry["name"]: entry for entry in status.get("classes", ())}
 
 
-def _environment(tree: Path) -> dict[str, str]:
-    packages = [str(tree / folder) for folder in ("gateway", "operator", "kernels")]
-    return {"PYTHONPATH": os.pathsep.join([*packages, os.environ.get("PYTHONPATH", "")])}
-
-
 @pytest.fixture
 def before(tmp_path: Path) -> Path:
     """The tree of the version before."""
-    done = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, check=False, capture_output=True)
-    if done.returncode:
-        pytest.skip(f"this checkout has no commit {BEFORE[:8]}: it is a shallow one")
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
-        archive.extractall(tmp_path / "before", filter="data")
-    return tmp_path / "before"
+    tree = extract(tmp_path / "before")
+    if tree is None:
+        pytest.skip(f"this checkout has no commit of {RELEASE}: it is a shallow one")
+    return tree
 
 
 @pytest.fixture

@@ -163,6 +163,10 @@ class OperatorProcess:
         except httpx.HTTPError:
             return None
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def is_alive(self) -> bool:
         return self.ask("/healthz", port=self.liveness_port) == httpx.codes.OK
 
