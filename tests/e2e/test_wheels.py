@@ -228,7 +228,7 @@ def _help_works(environment: Environment) -> None:
     assert (done.returncode, "[gateway]" in done.stderr) == (1, True), done.stderr
 
 
-def _serves(environment: Environment) -> None:
+def serves(environment: Environment) -> None:
     """A gateway answers, and shares its outcomes through Redis once that extra is there, too."""
     environment.install("redis[hiredis]>=5")
     with ExitStack() as stack:
@@ -284,7 +284,7 @@ def _engine_answers(environment: Environment) -> None:
 
 RUNS: dict[str, Callable[[Environment], None]] = {
     "none": _help_works,
-    "gateway": _serves,
+    "gateway": serves,
     "train": _trains_a_classifier,
     "drafts": _lists_captures,
     "engine": _engine_answers,

@@ -22,7 +22,8 @@ from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.classify.hashing import BYTE_VALUES, IN_WORD, TABLE_ROWS, encode, features
 
 import hatch_build
-from tests.support.wheels import ROOT, build_wheel
+from tests.e2e.test_wheels import serves
+from tests.support.wheels import ROOT, Environment, build_wheel
 
 pytestmark = [
     pytest.mark.slow,  # compiles for more than a minute
@@ -86,6 +87,15 @@ def test_the_compiled_modules_are_loaded_without_what_compiled_them(installed: P
     assert learner.startswith(str(installed))
     assert learner.endswith(".so")
     assert "built-in function row_sum" in row_sum
+
+
+def test_it_serves_from_a_clean_environment(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH")
+    environment = Environment(tmp_path / "environment")
+    environment.install(f"{wheel}[gateway]")
+    code = "from slipstream_gateway.decide.estimate import learner; print(learner.__file__)"
+    assert environment.run("python", "-c", code).stdout.endswith(".so\n")
+    serves(environment)
 
 
 def test_the_tests_of_decisions_pass_on_compiled_code(installed: Path) -> None:
