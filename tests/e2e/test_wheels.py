@@ -117,7 +117,8 @@ def test_wheel_has_our_packages_and_nothing_beside(wheel: Path, wheel_names: lis
 
 def test_wheel_carries_every_file_of_its_packages_but_the_training_of_the_pair(wheel_names: list[str]) -> None:
     """And the model repository, and the plugin's folder for vLLM."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     expected = {
         place + path.removeprefix(folder)
         for path in listed
