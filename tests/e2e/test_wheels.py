@@ -130,6 +130,7 @@ def test_wheel_carries_every_file_of_its_packages_but_the_training_of_the_pair(w
     assert {name for name in wheel_names if ".dist-info/" not in name} == expected - left_out
 
 
+@pytest.mark.slow  # vLLM's import alone takes many seconds
 def test_the_plugin_s_wheel_has_the_plugin_and_loads_beside_vllm(tmp_path: Path) -> None:
     """vLLM's environment has the plugin already, so the wheel's files come first on its path."""
     built = build_wheel(tmp_path / "built", ROOT / "kernels" / "slipstream_vllm")
