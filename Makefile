@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint newest-vllm format crds docs lock audit sbom images train train-eagle wheel wheel-compiled wheel-vllm clean
+.PHONY: help install-run install-dev up test test-fast test-slow bench chaos soak lint newest-vllm figures format crds docs lock audit sbom images train train-eagle wheel wheel-compiled wheel-vllm changelog clean
 
 help:
 	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-slow  the tests marked slow: most samples, trainings, cluster stories; CI runs a quarter of them"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make newest-vllm  which functions that the plugin uses differ in the newest release of vLLM, if that is untested"
+	@echo "make figures lines, size of the wheel, start and memory of gateway and operator, against the release before"
 	@echo "make bench   the figures of docs/measurements.md, on this machine (ARGS=--smoke for a quick look)"
 	@echo "make chaos   faults on real processes, one table (ARGS='--only triton-kill --times 50', ARGS=--full)"
 	@echo "make soak    an hour of steady load: memory, latency, errors (ARGS='--minutes 10')"
@@ -28,6 +29,7 @@ help:
 	@echo "make images  the container images (BUILDER=buildah; TRITON_IMAGE=… where yours has another name)"
 	@echo "make wheel   the package, pure Python; make wheel-compiled: with compiled code, for this platform;"
 	@echo "             make wheel-vllm: vLLM's plugin"
+	@echo "make changelog  move the release notes of changes/ into CHANGELOG.md"
 	@echo "make train   train an embedded pair from its seed (an hour or so on 2 cores, resumes)"
 
 up: install-run
@@ -59,6 +61,9 @@ lint: install-dev
 
 newest-vllm: install-dev
 	$(BIN)/python -m tests.support.vllm_hooks
+
+figures: install-dev
+	$(BIN)/python -m tests.figures
 
 format: install-dev
 	$(BIN)/ruff check --fix .
@@ -94,7 +99,7 @@ lock: install-dev
 	$(LOCK_OURS) --extra operator --output-file requirements/operator.txt
 	$(LOCK) --output-file requirements/s3.txt requirements/s3.in
 
-VERSION      := 0.2.0
+VERSION      := 0.3.0
 TRITON_IMAGE ?= nvidia/tritonserver:25.05-py3
 VLLM_IMAGE   ?= vllm/vllm-openai:v0.32.0
 BUILDER      ?= docker
@@ -136,6 +141,9 @@ wheel-vllm: install-dev
 # The same wheel for one platform and one Python, with compiled code; needs a C compiler.
 wheel-compiled: install-dev
 	SLIPSTREAM_COMPILE=1 $(BIN)/python -m build --wheel --no-isolation
+
+changelog:
+	$(PYTHON) -m deploy.changes
 
 clean:
 	rm -rf $(VENV) build dist .run .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -149,7 +149,7 @@ def _install_packages(python: Path, packages: Sequence[str], lock: int) -> None:
     variables = {**os.environ, **uv_variables(config, os.environ)}
     command = [str(python.with_name("uv")), "pip", "install", "--python", str(python), *_CONSTRAINTS, *packages]
     command += ["--no-index"] if _is_set(config, "no-index") else []
-    if not _has_sources(config, os.environ):
+    if not has_sources(config, os.environ):
         try:
             _run([*command, *_UV_CPU], lock, env=variables)
             return
@@ -186,7 +186,7 @@ def uv_variables(pip_config: Mapping[str, str], environment: Mapping[str, str]) 
     return variables
 
 
-def _has_sources(pip_config: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+def has_sources(pip_config: Mapping[str, str], environment: Mapping[str, str]) -> bool:
     """Whether the user has chosen where packages come from, and so which build of PyTorch is installed."""
     chosen = (*(name in pip_config for name in _PIP_SOURCES), *(name in environment for name in _UV_SOURCES))
     return any(chosen) or "UV_TORCH_BACKEND" in environment

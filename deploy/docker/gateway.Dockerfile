@@ -1,12 +1,12 @@
 # The gateway, and the commands without further requirements (kill, unkill, route): no torch, no Triton, no GPU.
 #
-#   docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:0.2.0 .
+#   docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:0.3.0 .
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8080:8080 -v ./pair.yaml:/etc/slipstream/pair.yaml:ro \
-#       slipstream-gateway:0.2.0 --manifest /etc/slipstream/pair.yaml --allow-anonymous
+#       slipstream-gateway:0.3.0 --manifest /etc/slipstream/pair.yaml --allow-anonymous
 #
 # For other machines: --keys FILE instead. Without either option it refuses to start.
 #
-# With `--build-arg CAPTURE=yes -t slipstream-gateway:0.2.0-capture` it also has what --capture-store needs.
+# With `--build-arg CAPTURE=yes -t slipstream-gateway:0.3.0-capture` it also has what --capture-store needs.
 FROM debian:12.11-slim AS python
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* \

@@ -1,6 +1,6 @@
 # The operator: kopf, the Kubernetes client and Redis, without serving dependencies.
 #
-#   docker build -f deploy/docker/operator.Dockerfile -t slipstream-operator:0.2.0 .
+#   docker build -f deploy/docker/operator.Dockerfile -t slipstream-operator:0.3.0 .
 FROM debian:12.11-slim AS python
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* \

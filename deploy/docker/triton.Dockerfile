@@ -1,9 +1,9 @@
 # Triton Inference Server with Slipstream's engine, for GPU nodes; it decodes on CPUs where there is no GPU.
 #
-#   docker build -f deploy/docker/triton.Dockerfile -t slipstream-triton:0.2.0 . \
+#   docker build -f deploy/docker/triton.Dockerfile -t slipstream-triton:0.3.0 . \
 #     --build-arg TRITON_IMAGE=…   # NVIDIA's tritonserver image, by its name in the registry that you use
 #   docker run --gpus all --read-only --tmpfs /tmp:exec --shm-size 256m -p 8000-8002:8000-8002 -v /path/to/pair:/models:ro \
-#     -v /path/to/model_repository:/opt/slipstream/model_repository:ro slipstream-triton:0.2.0
+#     -v /path/to/model_repository:/opt/slipstream/model_repository:ro slipstream-triton:0.3.0
 #
 # The model repository in the image serves the embedded pair; to serve your own pair, mount a
 # repository whose config.pbtxt has your checkpoint folders in the parameters `target` and `draft`. In a cluster the

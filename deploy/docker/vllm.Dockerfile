@@ -1,6 +1,6 @@
 # vLLM with Slipstream's plugin, for pairs of engine kind vllm that the operator runs.
 #
-#   docker build -f deploy/docker/vllm.Dockerfile -t slipstream-vllm:0.2.0 . \
+#   docker build -f deploy/docker/vllm.Dockerfile -t slipstream-vllm:0.3.0 . \
 #     --build-arg VLLM_IMAGE=…   # vLLM's own image, by its name in the registry that you use
 #
 # The plugin starts on the tested release of vLLM only (docs/howto/vllm.md).

@@ -14,8 +14,8 @@ from slipstream_core.manifest.versions import GoodVersion
 KubeObject = dict[str, Any]
 """An object of the Kubernetes API as plain JSON values."""
 
-DEFAULT_IMAGE = "slipstream-triton:0.2.0"
-DEFAULT_VLLM_IMAGE = "slipstream-vllm:0.2.0"
+DEFAULT_IMAGE = "slipstream-triton:0.3.0"
+DEFAULT_VLLM_IMAGE = "slipstream-vllm:0.3.0"
 
 
 class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):

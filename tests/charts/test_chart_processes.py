@@ -152,7 +152,7 @@ def test_operator_makes_children_and_writes_status(
     assert state == "NotReady"  # nobody plays the kubelet here
     deployment = client.get(f"/apis/apps/v1/namespaces/{release.namespace}/deployments/slipstream-embedded")
     [container] = deployment["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "slipstream-triton:0.2.0"
+    assert container["image"] == "slipstream-triton:0.3.0"
     policy = client.get(
         f"/apis/networking.k8s.io/v1/namespaces/{release.namespace}/networkpolicies/slipstream-embedded"
     )

@@ -65,10 +65,10 @@ def private_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def start_up(free_ports: Callable[[int], list[int]], exit_stack: ExitStack) -> Callable[..., RunningUp]:
     """Run `slipstream up` until it has printed its commands; each has a port of its own."""
 
-    def start(*arguments: str) -> RunningUp:
+    def start(*arguments: str, script: str = SCRIPT) -> RunningUp:
         [port] = free_ports(1)
         process = subprocess.Popen(
-            [SCRIPT, "up", "--port", str(port), *arguments],
+            [script, "up", "--port", str(port), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

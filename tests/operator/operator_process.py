@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import httpx
@@ -107,7 +108,7 @@ def settled(look: Callable[[], Found], *, for_s: float) -> Found:
 
 class OperatorProcess:
     """A running operator; `with` ends it. `module` is what `python -m` runs in place of the command; `before` is a
-    program, with its arguments, that starts the operator."""
+    program, with its arguments, that starts the operator. `environment`: further variables."""
 
     def __init__(
         self,
@@ -118,13 +119,15 @@ class OperatorProcess:
         module: tuple[str, ...] = ("slipstream_tools.cli", "operator"),
         user: str = USER,
         before: tuple[str, ...] = (),
+        python: str = sys.executable,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.liveness_port, self.metrics_port = lasting_ports(2)
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / f"operator-{self.metrics_port}.log"
         command = [
             *before,
-            sys.executable,
+            python,
             "-m",
             *module,
             "--kubeconfig",
@@ -134,7 +137,9 @@ class OperatorProcess:
         command += ["--host", "127.0.0.1", "--liveness-port", str(self.liveness_port)]
         command += ["--metrics-port", str(self.metrics_port), *options]
         with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=Path(__file__).parents[2])
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=Path(__file__).parents[2], env={**os.environ, **environment}
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -157,6 +162,10 @@ class OperatorProcess:
             return self._get(path, port=port or self.metrics_port).status_code
         except httpx.HTTPError:
             return None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def is_alive(self) -> bool:
         return self.ask("/healthz", port=self.liveness_port) == httpx.codes.OK

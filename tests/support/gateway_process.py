@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -50,11 +50,13 @@ class Process:
         open_files: tuple[int, int] | None = None,
         log: Path | None = None,
         environment: Mapping[str, str] = MappingProxyType({}),
+        program: Sequence[str] = SLIPSTREAM,
     ) -> None:
         """`manifest`: None for the objects of a cluster. `open_files`: its soft and its hard limit, not those of this
-        process. Its output goes to the file `log`; without one, its log to `child.stderr`."""
+        process. Its output goes to the file `log`; without one, its log to `child.stderr`. `program`: the command
+        `slipstream` of another installation."""
         source = ["--source", "kubernetes"] if manifest is None else ["-f", str(manifest)]
-        command = [*SLIPSTREAM, "gateway", *source]
+        command = [*program, "gateway", *source]
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         self.admin_urls = [self.url]

@@ -22,25 +22,20 @@ from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.classify.hashing import BYTE_VALUES, IN_WORD, TABLE_ROWS, encode, features
 
 import hatch_build
+from tests.e2e.test_wheels import serves
+from tests.support.wheels import ROOT, Environment, build_wheel
 
 pytestmark = [
     pytest.mark.slow,  # compiles for more than a minute
     pytest.mark.integration,
     pytest.mark.skipif(shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"),
 ]
-ROOT = Path(__file__).parents[3]
 SUITES = ("tests/gateway/classify", "tests/gateway/learning", "tests/gateway/routing")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    environment = {**os.environ, "SLIPSTREAM_COMPILE": "1"}
-    done = subprocess.run(build, check=False, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    [found] = folder.glob("*.whl")
-    return found
+    return build_wheel(tmp_path_factory.mktemp("wheel"), is_compiled=True)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +87,15 @@ def test_the_compiled_modules_are_loaded_without_what_compiled_them(installed: P
     assert learner.startswith(str(installed))
     assert learner.endswith(".so")
     assert "built-in function row_sum" in row_sum
+
+
+def test_it_serves_from_a_clean_environment(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH")
+    environment = Environment(tmp_path / "environment")
+    environment.install(f"{wheel}[gateway]")
+    code = "from slipstream_gateway.decide.estimate import learner; print(learner.__file__)"
+    assert environment.run("python", "-c", code).stdout.endswith(".so\n")
+    serves(environment)
 
 
 def test_the_tests_of_decisions_pass_on_compiled_code(installed: Path) -> None:
