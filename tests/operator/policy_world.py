@@ -111,6 +111,7 @@ class World:
         self.notes: list[Note] = []
         self.problems: tuple[Problem, ...] = ()
         self.ignored: tuple[str, ...] = ()
+        self.pair_at_zero = False
         self.pair_ready, self.pair_killed, self.connected, self.paused = True, False, True, False
         self.gateways = GatewaysStatus(synced=2, total=2, oldest_generation=1)
         self.servers_current = True
@@ -197,6 +198,7 @@ class World:
                 ignored=self.ignored,
                 pair=self.pair,
                 pair_ready=self.pair_ready,
+                pair_at_zero=self.pair_at_zero,
                 pair_killed=self.pair_killed,
                 servers_current=self.servers_current,
                 classes=self._facts(),

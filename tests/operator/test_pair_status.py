@@ -259,10 +259,10 @@ def test_a_deployment_that_its_controller_has_not_seen_is_not_complete():
     assert said(plan(RAW, deployment=live), "Progressing") == ("True", "RollingOut")
 
 
-def test_no_servers_on_purpose_is_not_ready_but_no_fault():
+def test_no_servers_on_purpose_is_what_the_spec_asks_for():
     raw = pair_object(serving={"replicas": 0})
     made = plan(raw, deployment=live_deployment(raw, replicas=0, ready=0))
-    assert said(made, "Ready") == ("False", "ScaledToZero")
+    assert said(made, "Ready") == ("True", "ScaledToZero")
 
 
 def test_a_broken_spec_keeps_the_children_and_says_what_is_wrong():

@@ -56,11 +56,12 @@ def test_kill_of_the_pair_shows_and_counts_gateways() -> None:
     assert world.status.gateways.oldest_generation == 3
 
 
-@pytest.mark.parametrize("case", ["not ready", "disabled", "invalid", "no pair", "conflict"])
+@pytest.mark.parametrize("case", ["not ready", "at zero", "disabled", "invalid", "no pair", "conflict"])
 def test_whatever_keeps_a_policy_from_governing_holds_its_classes(case: str) -> None:
     world = at_first_step_with_evidence()
     reason = {
         "not ready": "PairNotReady",
+        "at zero": "PairScaledToZero",
         "disabled": "Disabled",
         "invalid": "InvalidSpec",
         "no pair": "Unresolved",
@@ -68,6 +69,8 @@ def test_whatever_keeps_a_policy_from_governing_holds_its_classes(case: str) -> 
     }[case]
     if case == "not ready":
         world.pair_ready = False
+    elif case == "at zero":
+        world.pair_at_zero = True
     elif case == "disabled":
         world.respec(enabled=False)
     elif case == "invalid":
@@ -80,10 +83,28 @@ def test_whatever_keeps_a_policy_from_governing_holds_its_classes(case: str) -> 
     for _ in range(3):
         world.look(after_s=1e5)
     assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
-    assert (world.condition("Ready").status, world.condition("Ready").reason) == ("False", reason)
+    is_at_rest = str(case in ("at zero", "disabled"))
+    assert (world.condition("Ready").status, world.condition("Ready").reason) == (is_at_rest, reason)
+    assert (world.condition("Held").status, world.condition("Held").reason) == ("True", reason)
     assert world.reasons()[-1] == reason
     if case in ("no pair", "conflict"):
         assert world.condition("ResolvedRefs").status == "False"
+
+
+@pytest.mark.parametrize("case", ["disabled", "at zero"])
+def test_a_class_has_a_new_soak_after_a_policy_was_at_rest(case: str) -> None:
+    """Ready is True all the time, so the hold has a condition of its own."""
+    world = at_first_step_with_evidence()
+    for is_at_rest in (True, False):
+        world.pair_at_zero = is_at_rest and case == "at zero"
+        if case == "disabled":
+            world.respec(enabled=not is_at_rest)
+        world.look(after_s=1e4)
+    assert (world.condition("Held").status, world.of().step) == ("False", 0)
+    world.serve_and_look(300, seconds=59)
+    assert world.of().step == 0
+    world.look(after_s=1)
+    assert world.of().step == 1
 
 
 def test_broken_spec_leaves_step_and_share_as_they_are() -> None:

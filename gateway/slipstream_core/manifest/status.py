@@ -36,6 +36,7 @@ class ConditionType(StrEnum):
     ANALYSIS_CONCLUSIVE = "AnalysisConclusive"
     ROLLED_BACK = "RolledBack"
     SERVERS_SLOW = "ServersSlow"
+    HELD = "Held"
     KILL_SWITCH_ACTIVE = "KillSwitchActive"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"

@@ -7,12 +7,19 @@ from collections.abc import Mapping
 import msgspec
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.speculation_policy import SpeculationPolicy
-from slipstream_core.manifest.status import ConditionType, ModelPairStatus, SpeculationPolicyStatus, read_status
+from slipstream_core.manifest.status import (
+    Condition,
+    ConditionType,
+    ModelPairStatus,
+    SpeculationPolicyStatus,
+    read_status,
+)
 
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.handlers.parts import Parts
 from slipstream_operator.reconcile.policy import reconcile_policy
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
+from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.servers import Servers, servers_of, template_seen
 from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
 from slipstream_operator.rollout.analysis.facts import ClassMemory
@@ -88,6 +95,7 @@ class PolicyReconciler:
     ) -> PolicyFacts:
         resolution, pair_key = self._specs.resolution, parsed.pair_key or ""
         generation = int(raw["metadata"].get("generation") or 0)
+        ready = self._ready_of(pair_key)
         return PolicyFacts(
             newest=self._specs.parsed(key) or parsed,
             generation=generation,
@@ -98,7 +106,8 @@ class PolicyReconciler:
             problems=resolution.problems.get(str(key), ()),
             ignored=parsed.ignored,
             pair=resolution.pairs.get(pair_key),
-            pair_ready=self._is_ready(pair_key),
+            pair_ready=ready is not None and ready.status == "True",
+            pair_at_zero=ready is not None and ready.reason == Reason.SCALED_TO_ZERO,
             pair_killed=self._is_pair_killed(key, pair_key),
             servers_current=servers.current,
             classes=self._evidence.facts(key),
@@ -118,11 +127,10 @@ class PolicyReconciler:
         others = (self._specs.parsed(other) for other in self._specs.related(pair_key) if other != key)
         return any(parsed.killed for parsed in others if parsed is not None)
 
-    def _is_ready(self, pair_key: str) -> bool:
+    def _ready_of(self, pair_key: str) -> Condition | None:
         raw = self._cache.get(_pair(pair_key))
         status = read_status(raw.get("status"), ModelPairStatus) if raw is not None else None
-        ready = None if status is None else find(status.conditions, ConditionType.READY)
-        return ready is not None and ready.status == "True"
+        return None if status is None else find(status.conditions, ConditionType.READY)
 
     def _servers(self, key: ObjectKey, pair_key: str) -> Servers:
         pair = _pair(pair_key)

@@ -9,6 +9,7 @@ from slipstream_core.manifest.status import Condition, ConditionType, Phase
 
 from slipstream_operator.reconcile.policy_conditions import Judged, waiting_for
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
+from slipstream_operator.reconcile.reasons import AT_REST
 from slipstream_operator.rollout.analysis.facts import ClassFacts, Verdict
 from slipstream_operator.rollout.analysis.window import Histogram, merge, p95_of
 from slipstream_operator.rollout.transitions import (
@@ -117,7 +118,7 @@ def _state(judged: Sequence[Judged], conditions: Sequence[Condition]) -> tuple[s
     killed, ready = find(conditions, ConditionType.KILL_SWITCH_ACTIVE), find(conditions, ConditionType.READY)
     if killed is not None and killed.status == "True":
         return "Killed", killed
-    if ready is not None and ready.status != "True":
+    if ready is not None and (ready.status != "True" or ready.reason in AT_REST):
         return ready.reason, ready
     phases = {one.state.phase for one in judged}
     for phase, type in (
