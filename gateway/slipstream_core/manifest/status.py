@@ -260,7 +260,7 @@ class SpeculationPolicyStatus(ObjectStatus, frozen=True, kw_only=True):
         str,
         Meta(
             max_length=262_144,
-            description="Internal state of the operator: its guards, and its position in the outcomes.",
+            description="Internal state of the operator: the states of the classes, with a checksum.",
         ),
     ] = ""
 

@@ -33,7 +33,8 @@ class PolicyReconciler:
 
     def __init__(self, parts: Parts) -> None:
         self._cache, self._specs, self._gateways = parts.cache, parts.specs, parts.gateways
-        self._evidence, self._statuses, self._events = parts.evidence, parts.statuses, parts.events
+        self._evidence, self._archive = parts.evidence, parts.archive
+        self._statuses, self._events = parts.statuses, parts.events
         self._clock = parts.clock
         self._sealed: dict[ObjectKey, tuple[tuple[str, str | None], Mapping[str, ClassMemory]]] = {}
         self._templates: dict[ObjectKey, object] = {}  # the last pod templates that the Deployments' controller saw
@@ -45,30 +46,36 @@ class PolicyReconciler:
             KubeError: to be retried.
         """
         prior = readable(self._statuses.prior(raw))
-        lost = self._open_evidence(key, raw, parsed, prior)
+        lost = await self._open_evidence(key, raw, parsed, prior)
         if lost is not None:
             self._events.post(raw, (lost,))
         servers = self._servers(key, parsed.pair_key or "")
         paused = not servers.counted
         plan = reconcile_policy(self._facts(key, raw, parsed, prior, servers))
 
+        sealed: list[str] = []
+
         def seal(status: SpeculationPolicyStatus) -> SpeculationPolicyStatus:
-            checkpoint = self._evidence.checkpoint(key, status, paused=paused)
+            checkpoint = self._evidence.checkpoint(key, status, paused=paused, evidence=False)
+            sealed.append(self._evidence.checkpoint(key, status, paused=paused))
             return msgspec.structs.replace(status, checkpoint=checkpoint or prior.checkpoint)
 
         waits_s = await self._statuses.write(raw, plan.status, seal=seal)
         self._evidence.follow(key, plan.status, paused=paused)
         if waits_s is None:
             self._events.post(raw, (*plan.notes, *self._evidence.take_notes(key)))
+            if sealed and sealed[-1]:
+                await self._archive.write(raw, sealed[-1])
         return min((s for s in (waits_s, plan.next_look_s) if s is not None), default=None)
 
     def forget(self, key: ObjectKey) -> None:
+        self._archive.forget(key)
         self._evidence.close(key)
         self._statuses.forget(key)
         self._templates.pop(key, None)
         self._sealed.pop(key, None)
 
-    def _open_evidence(
+    async def _open_evidence(
         self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, prior: SpeculationPolicyStatus
     ) -> Note | None:
         pair_key = parsed.pair_key
@@ -82,6 +89,7 @@ class PolicyReconciler:
             parsed.item if isinstance(parsed.item, SpeculationPolicy) else None,
             pair_key=pair_key,
             checkpoint=prior.checkpoint,
+            archived="" if self._evidence.is_open(key, pair_key) else await self._archive.read(raw),
             created=raw["metadata"].get("creationTimestamp") or "",
         )
 
