@@ -22,6 +22,7 @@ from slipstream_operator.cluster.cache import ObjectCache
 from slipstream_operator.cluster.evidence_archive import EvidenceArchive
 from slipstream_operator.cluster.gateway_reports import GatewayReports
 from slipstream_operator.cluster.ownership import RENEW_S, Ownership
+from slipstream_operator.cluster.refused_pods import RefusedPods
 from slipstream_operator.cluster.resources import PARENTS, Kind, ObjectKey, Resource
 from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.errors import OperatorError
@@ -113,7 +114,8 @@ class Controller:
             clock=clock,
         )
         children = ChildWriter(client, self._cache, resources, release=release)
-        self._pairs = PairReconciler(parts, children=children, defaults=defaults)
+        refused = RefusedPods(client)
+        self._pairs = PairReconciler(parts, children=children, refused=refused, defaults=defaults)
         self._policies = PolicyReconciler(parts)
         self._ownership = Ownership(client, release=release, clock_s=clock_s)
         self._begun_s: dict[ObjectKey, float] = {}
