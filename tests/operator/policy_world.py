@@ -113,7 +113,8 @@ class World:
         self.problems: tuple[Problem, ...] = ()
         self.ignored: tuple[str, ...] = ()
         self.pair_at_zero = False
-        self.pair_ready, self.pair_killed, self.connected, self.paused = True, False, True, False
+        self.connected: bool | None = True
+        self.pair_ready, self.pair_killed, self.paused = True, False, False
         self.gateways = GatewaysStatus(synced=2, total=2, oldest_generation=1)
         self.servers_current = True
         self.next_look_s: float | None = None

@@ -25,6 +25,26 @@ def at_first_step_with_evidence() -> World:
     return world
 
 
+def test_a_policy_that_is_not_in_force_has_nothing_to_analyse_and_does_not_blame_the_store() -> None:
+    world = World()
+    world.pair, world.connected = None, None
+    world.look()
+    world.look()
+    assert world.condition("AnalysisConclusive").reason == "NoData"
+    assert "StoreUnreachable" not in world.reasons()
+
+
+@pytest.mark.parametrize("case", ["disabled", "at zero", "not ready"])
+def test_no_class_speculates_while_every_request_decodes_plainly(case: str) -> None:
+    world = promoted()
+    assert world.status.speculating == "1/1"
+    if case == "disabled":
+        world.respec(enabled=False)
+    world.pair_at_zero, world.pair_ready = case == "at zero", case != "not ready"
+    world.look()
+    assert world.status.speculating == "0/1"
+
+
 def test_killed_policy_is_neither_promoted_nor_stale_and_goes_on_where_it_was_after_a_new_soak() -> None:
     world = at_first_step_with_evidence()
     world.respec(killSwitch=True)

@@ -119,7 +119,7 @@ class PolicyReconciler:
             pair_killed=self._is_pair_killed(key, pair_key),
             servers_current=servers.current,
             classes=self._evidence.facts(key),
-            connected=self._evidence.is_connected(key),
+            connected=self._evidence.is_connected(key) if self._evidence.is_open(key, pair_key) else None,
             gateways=self._gateways.status_of(key, generation, raw["metadata"].get("uid")),
         )
 

@@ -52,7 +52,7 @@ def reconcile_policy(facts: PolicyFacts) -> PolicyPlan:
         now=now,
         held=hold.message if hold.status == "True" else None,
         released=_released(before_hold, now),
-        connected=facts.connected,
+        connected=facts.connected is True,
     )
     starts = remembered(before, facts.sealed, facts.classes, facts.spec, now)
     if situation.held is None and before_hold is not None and before_hold.reason == Reason.OLD_SERVERS:

@@ -25,8 +25,8 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     that this version of the operator does not know. `pair` is None if it does not exist or is refused. `pair_at_zero`:
     it has no servers, as its spec asks. `pair_killed`: a kill switch other than this policy's is on. `servers_current`
     False: some of the pair's servers have another spec than the pair. `classes` has the facts of each class from the
-    policy's ledger. `connected`: they include all outcomes that gateways have stored. `gateways` counts the gateways
-    that apply the spec.
+    policy's ledger. `connected`: they include all outcomes that gateways have stored; None if the policy has no ledger,
+    because it is not in force. `gateways` counts the gateways that apply the spec.
     """
 
     newest: ParsedResource
@@ -43,7 +43,7 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     pair_killed: bool = False
     servers_current: bool = True
     classes: Mapping[str, ClassFacts] = {}
-    connected: bool = False
+    connected: bool | None = None
     gateways: GatewaysStatus = GatewaysStatus()
 
     @property
