@@ -155,6 +155,17 @@ def test_pods_that_the_api_server_refuses_are_told_in_its_words(refusal: str):
     assert said(after(RAW, made, deployment=live), "Ready") == ("False", "NoReadyReplicas")
 
 
+@pytest.mark.parametrize(
+    ("reports", "status"), [((2, 2), "False"), ((2, 1), "True"), ((2, None), "True"), ((None,), "True"), ((), "True")]
+)
+def test_servers_of_the_operator_that_no_gateway_reaches_are_not_ready(reports: tuple[int | None, ...], status: str):
+    seen = tuple(None if count is None else unreachable(count) for count in reports)
+    made = plan(RAW, **SERVED, unreachable=seen)
+    assert condition(made, "Ready").status == status
+    told = condition(made, "Ready").message
+    assert ("gateways cannot reach up to 2 of 2 servers: http://a:8000" in told) is bool(reports and reports[0])
+
+
 def unreachable(count: int, total: int = 2) -> UnreachableServers:
     return UnreachableServers(servers=("http://a:8000",), unreachable=count, total=total)
 
