@@ -61,6 +61,15 @@ def create(cluster: Cluster, template: JSON, name: str) -> None:
     cluster.client.create(cluster.path("pods"), body)
 
 
+def is_created(cluster: Cluster, template: JSON, name: str) -> bool:
+    """The API server takes a moment to forget a quota."""
+    try:
+        create(cluster, template, name)
+    except KubeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("cause", REFUSALS)
 def test_refused_pods_of_a_group_are_told_in_the_words_of_the_api_server(cluster: Cluster, cause: str) -> None:
     words, limit, serving = REFUSALS[cause]
@@ -86,5 +95,5 @@ def test_refused_pods_of_a_group_are_told_in_the_words_of_the_api_server(cluster
         scheduling = "/apis/scheduling.k8s.io/v1/priorityclasses"
         cluster.client.create(scheduling, {"metadata": {"name": "serving"}, "value": 10})
     for name, template in ((f"{SET}-0", "leaderTemplate"), (f"{SET}-0-1", "workerTemplate")):
-        create(cluster, templates[template], name)
+        eventually(lambda name=name, template=template: is_created(cluster, templates[template], name))
     cluster.wait_condition("modelpairs", "wide", "Ready", "False", "NoReadyReplicas")
