@@ -177,17 +177,31 @@ def waits(prefix: str, answers: Sequence[float]) -> dict[str, float | None]:
     return {f"{prefix}median": finite(middle), f"{prefix}p90": finite(late)}
 
 
-def report_losses(random: np.random.Generator, size: Size, report: Report) -> None:
+# Loss, share of the control, request at which it begins, requests after it, goal for the median.
+LOSSES = (
+    (0.1, 0.1, 0, 12_000, 1_500.0),
+    (0.4, 0.1, 0, 3_000, 150.0),
+    (0.4, 0.1, 20_000, 3_000, math.inf),
+    (0.1, 0.1, 20_000, 12_000, math.inf),
+    (0.4, 0.02, 0, 12_000, math.inf),
+    (0.4, 0.5, 0, 2_000, math.inf),
+    (0.4, 0.95, 0, 12_000, math.inf),
+)
+MORE_LOSSES = (
+    (0.36, 0.1, 0, 3_000, 300.0),
+    (0.36, 0.1, 20_000, 3_000, math.inf),
+    (0.36, 0.02, 0, 12_000, math.inf),
+    (1.0, 0.1, 0, 3_000, math.inf),
+    (1.0, 0.1, 20_000, 3_000, math.inf),
+    (1.0, 0.02, 0, 12_000, math.inf),
+)
+
+
+def report_losses(
+    random: np.random.Generator, size: Size, report: Report, cases: Sequence[tuple[float, float, int, int, float]]
+) -> None:
     """How soon losses are found."""
-    for loss, share, begin, requests, goal in (
-        (0.1, 0.1, 0, 12_000, 1_500.0),
-        (0.4, 0.1, 0, 3_000, 150.0),
-        (0.4, 0.1, 20_000, 3_000, math.inf),
-        (0.1, 0.1, 20_000, 12_000, math.inf),
-        (0.4, 0.02, 0, 12_000, math.inf),
-        (0.4, 0.5, 0, 2_000, math.inf),
-        (0.4, 0.95, 0, 12_000, math.inf),
-    ):
+    for loss, share, begin, requests, goal in cases:
         start, end = size.scaled(begin), size.scaled(begin + requests)
         traces = [trace(random, loss=loss, share=share, requests=end, begin=start) for _ in range(size.classes)]
         found = [answers_until(paired, one, start) for one in traces]
@@ -260,11 +274,12 @@ def report_errors(random: np.random.Generator, size: Size, report: Report) -> No
 
 def measure(args: argparse.Namespace, report: Report) -> None:
     random, size = np.random.default_rng(args.seed), Size(args.classes, args.share)
-    report_losses(random, size, report)
+    report_losses(random, size, report, LOSSES)
     report_false(random, size, report)
     report_costs(np.random.default_rng([args.seed, 1]), size, report)
     report_limits(random, size, report)
     report_errors(np.random.default_rng(args.seed), size, report)
+    report_losses(np.random.default_rng([args.seed, 2]), size, report, MORE_LOSSES)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -129,14 +130,26 @@ def answers_until(found: Traffic, spec: SpeculationPolicySpec, begin: int) -> fl
     return float(judged.control[begin : judged.at].count(False)) if judged.at > begin else math.inf
 
 
-def report_losses(random: np.random.Generator, size: Size, report: Report) -> None:
+# Loss, change before it, request at which it begins, requests after it, goal for the median.
+LOSSES = (
+    (0.1, 0.0, 0, 20_000, 1_500.0),
+    (0.4, 0.0, 0, 4_000, math.inf),
+    (0.1, -0.2, 20_000, 30_000, math.inf),
+    (0.4, -0.2, 20_000, 8_000, math.inf),
+)
+MORE_LOSSES = (
+    (0.36, 0.0, 0, 4_000, 300.0),
+    (0.36, -0.2, 20_000, 8_000, math.inf),
+    (1.0, 0.0, 0, 4_000, math.inf),
+    (1.0, -0.2, 20_000, 8_000, math.inf),
+)
+
+
+def report_losses(
+    random: np.random.Generator, size: Size, report: Report, cases: Sequence[tuple[float, float, int, int, float]]
+) -> None:
     """How soon losses are found, with `holdBackShare` 0.02, 0.02 up to 0.1, and 0.1."""
-    for loss, before, begin, requests, goal in (
-        (0.1, 0.0, 0, 20_000, 1_500.0),
-        (0.4, 0.0, 0, 4_000, math.inf),
-        (0.1, -0.2, 20_000, 30_000, math.inf),
-        (0.4, -0.2, 20_000, 8_000, math.inf),
-    ):
+    for loss, before, begin, requests, goal in cases:
         start, end = size.scaled(begin), size.scaled(begin + requests)
         some = [traffic(random, loss=loss, before=before, begin=start, requests=end) for _ in range(size.classes)]
         found = {name: [answers_until(one, spec, start) for one in some] for name, spec in SPECS.items()}
@@ -148,8 +161,9 @@ def report_losses(random: np.random.Generator, size: Size, report: Report) -> No
 
 def measure(args: argparse.Namespace, report: Report) -> None:
     random, size = np.random.default_rng(args.seed), Size(args.classes, args.share)
-    report_losses(random, size, report)
+    report_losses(random, size, report, LOSSES)
     report_false(random, size, report)
+    report_losses(np.random.default_rng([args.seed, 1]), size, report, MORE_LOSSES)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def test_every_reason_that_is_trouble_is_explained() -> None:
     fine = {
         *("MinimumReplicasReady", "External", "Resolved", "SameTokenizer", "NoDraftModel", "NotChecked", "RollingOut"),
         *("Complete", "NotKilled", "InForce", "Conclusive", "NotRolledBack", "AllServers", "LimitsKept"),
-        *("Current", "NotStalled"),
+        *("Current", "NotStalled", "NotHeld"),
         "RolledBack",  # of a rollback without a reason of its own, by another version
     }
     known = {str(reason) for kind in (Reason, PodReason) for reason in kind} | set(REASONS.values())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.e2e.real_cluster import (
@@ -143,6 +144,19 @@ def promote(cluster: Cluster, *texts: str) -> None:
                 lambda name=name: cluster.class_status(name).get("phase") == "Promoted",
                 seen=lambda name=name: cluster.class_status(name),
             )
+
+
+def test_a_pair_whose_engine_is_frozen_is_not_ready(cluster: Cluster, kubelet: TritonKubelet) -> None:
+    """Triton's front end goes on answering the kubelet's probes: the pod and its Deployment stay ready."""
+    declare(cluster, kubelet)
+    assert kubelet.server is not None
+    [stub] = psutil.Process(kubelet.server.child.pid).children()
+    stub.suspend()
+    began_s = time.monotonic()
+    until("not Ready", lambda: cluster.conditions("modelpair").get("Ready") == "False")
+    print(f"the pair was not Ready {time.monotonic() - began_s:.1f} s after its engine was frozen")
+    ready = httpx.get(f"http://127.0.0.1:{kubelet.listed_ports['http']}/v2/health/ready")
+    assert (ready.status_code, kubelet.server.child.exit_status()) == (200, None)
 
 
 def test_class_is_promoted_rolled_back_alone_and_comes_back_with_a_new_spec(

@@ -54,7 +54,7 @@ _RULES: list[JSON] = [
         "verbs": ["get", "list", "watch", "create", "patch", "delete"],
     },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "create", "patch"]},
     {
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],

@@ -22,7 +22,7 @@ from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
 from slipstream_operator.rollout.analysis.facts import ClassFacts
 from slipstream_operator.rollout.analysis.ledger import PolicyLedger
-from slipstream_operator.rollout.evidence import unread
+from slipstream_operator.rollout.evidence import restore, unread
 from slipstream_operator.rollout.remembered import readable
 from slipstream_operator.types import Note, PolicyPlan
 
@@ -108,10 +108,13 @@ class World:
         self.random = random.Random(seed)
         self.stream: list[Observation] = []
         self.status: SpeculationPolicyStatus | None = None
+        self.archive = ""
         self.notes: list[Note] = []
         self.problems: tuple[Problem, ...] = ()
         self.ignored: tuple[str, ...] = ()
-        self.pair_ready, self.pair_killed, self.connected, self.paused = True, False, True, False
+        self.pair_at_zero = False
+        self.connected: bool | None = True
+        self.pair_ready, self.pair_killed, self.paused = True, False, False
         self.gateways = GatewaysStatus(synced=2, total=2, oldest_generation=1)
         self.servers_current = True
         self.next_look_s: float | None = None
@@ -171,8 +174,9 @@ class World:
     def _store(self, plan: PolicyPlan) -> None:
         spec = parse_resource(self.raw).item
         status = msgspec.structs.replace(
-            plan.status, checkpoint=self.ledger.checkpoint(plan.status, paused=self.paused)
+            plan.status, checkpoint=self.ledger.checkpoint(plan.status, paused=self.paused, evidence=False)
         )
+        self.archive = self.ledger.checkpoint(plan.status, paused=self.paused)
         self.status = msgspec.json.decode(msgspec.json.encode(status), type=SpeculationPolicyStatus)
         known = spec.spec if isinstance(spec, SpeculationPolicy) else None
         self.ledger.follow(known, self.status, paused=self.paused)
@@ -197,6 +201,7 @@ class World:
                 ignored=self.ignored,
                 pair=self.pair,
                 pair_ready=self.pair_ready,
+                pair_at_zero=self.pair_at_zero,
                 pair_killed=self.pair_killed,
                 servers_current=self.servers_current,
                 classes=self._facts(),
@@ -248,8 +253,7 @@ class World:
         item = parse_resource(self.raw).item
         self.followed, self.was_read, self.opened = False, False, self.now
         ledger = PolicyLedger(PAIR_KEY, item.spec if isinstance(item, SpeculationPolicy) else None)
-        if self.status is not None and self.status.checkpoint:
-            ledger.restore(self.status.checkpoint)
+        restore(ledger, "" if self.status is None else self.status.checkpoint, self.archive)
         return ledger
 
 

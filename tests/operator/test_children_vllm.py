@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from slipstream_operator.main import are_pods_ipv6
 
-from tests.operator.pair_objects import GROUP_SPEC, JSON, VLLM_SPEC, children, pair_object, template
+from tests.operator.pair_objects import GROUP_SPEC, JSON, SPEC, VLLM_SPEC, children, pair_object, template
 
 
 def vllm_pair(**changes: JSON) -> JSON:
@@ -121,6 +125,28 @@ def test_a_server_has_the_environment_of_the_pair():
     reference = {"secretKeyRef": {"name": "keys", "key": "acme"}}
     assert {"name": "VLLM_API_KEY", "valueFrom": reference} in environment
     assert {"name": "HF_HUB_OFFLINE", "value": "1"} in environment
+
+
+_FOLDERS = """
+import torch._inductor.runtime.cache_dir_utils as inductor, triton
+print(inductor.cache_dir(), triton.knobs.cache.dir)
+"""
+
+
+@pytest.mark.parametrize("spec", [VLLM_SPEC, SPEC], ids=["vllm", "triton"])
+def test_compilers_store_their_files_in_one_folder_that_a_volume_can_be_mounted_at(spec: JSON, tmp_path: Path):
+    claim = {"name": "cache", "persistentVolumeClaim": {"claimName": "compiled"}}
+    mount = {"name": "cache", "mountPath": "/tmp/cache"}
+    raw = pair_object(spec, serving={"volumes": [claim], "volumeMounts": [mount]})
+    container = server(raw)
+    own = {each["name"]: each["value"] for each in container["env"] if each.get("value", "").startswith("/tmp/cache/")}
+    folders = {"VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
+    assert own.keys() == folders | {"FLASHINFER_WORKSPACE_BASE", "CUDA_CACHE_PATH"}
+    assert claim in template(raw)["spec"]["volumes"]
+    assert container["volumeMounts"][-1] == mount
+    env = {**os.environ, **{name: value.replace("/tmp/cache", str(tmp_path)) for name, value in own.items()}}
+    said = subprocess.run([sys.executable, "-c", _FOLDERS], env=env, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [f"{tmp_path}/inductor", f"{tmp_path}/triton"]
 
 
 def test_the_key_of_a_server_is_the_token_of_its_control_routes_unless_the_pair_has_one():

@@ -83,7 +83,7 @@ CASES = {
     "scaled to zero": (
         pair_object(serving={"replicas": 0}),
         plan(pair_object(serving={"replicas": 0}), deployment=live_deployment(RAW, replicas=0, ready=0)),
-        ("InProgress", False, "Suspended"),
+        ("Current", True, "Suspended"),
     ),
     "crashing": (RAW, plan(RAW, deployment=UNREADY, pods=(CRASHED,)), ("InProgress", False, "Progressing")),
     "stuck": (RAW, plan(RAW, deployment=STUCK, pods=(CRASHED,)), ("Failed", False, "Degraded")),
@@ -108,6 +108,22 @@ def test_a_new_revision_is_in_progress_until_it_is_promoted_and_failed_after_a_r
     world.change(target={"revision": "2"})
     item = written(world.raw, world.plan)
     assert (kstatus(item), is_waited_for(item), argo(item)) == ("InProgress", False, "Progressing")
+
+
+@pytest.mark.parametrize("case", ["disabled", "killed", "pair at zero"])
+def test_a_policy_that_is_at_rest_is_current(case: str) -> None:
+    """`kubectl wait` returns, and no tool takes it for broken, while its classes are held."""
+    world = World()
+    world.pair_at_zero = case == "pair at zero"
+    if case == "disabled":
+        world.respec(enabled=False)
+    elif case == "killed":
+        world.respec(killSwitch=True)
+    world.serve_and_look(10)
+    item = {**world.raw, "status": msgspec.to_builtins(world.status)}
+    assert (kstatus(item), is_waited_for(item)) == ("Current", True)
+    assert argo(item, "SpeculationPolicy") == "Suspended"
+    assert world.condition("Held").status == "True"
 
 
 def test_a_policy_whose_classes_still_advance_is_current() -> None:

@@ -123,6 +123,9 @@ def test_class_is_promoted_and_taken_back_on_evidence_across_kills(
         eventually(lambda: phase(cluster, CODE) == phase(cluster, LONG) == "Progressing")
         serve_until("Promoted", cluster, redis, LONG)
         operator.signal(signal.SIGKILL)
+    for command in ("describe", "get"):
+        shown = kube.kubectl(command, "speculationpolicy/acme", namespace=cluster.namespace)
+        assert max(map(len, shown.splitlines())) < 600, "people do not see the evidence"
     share(redis, outcomes(cluster, CODE, 250, acceptance=0.3))  # while nobody looks
 
     with OperatorProcess(kube, cluster.namespace, tmp_path, *options) as operator:
@@ -161,6 +164,29 @@ def test_checkpoint_that_was_tampered_with_is_an_event_and_promotes_nothing(
     with OperatorProcess(kube, cluster.namespace, tmp_path, *options):
         eventually(lambda: [event for event in cluster.events("acme") if event["reason"] == "CheckpointLost"])
         eventually(lambda: phase(cluster, CODE) != "Promoted")
+
+
+def test_evidence_outlives_the_store_and_goes_with_its_policy(
+    kube: KubeApiServer, cluster: Cluster, redis: RedisServer, tmp_path: Path
+) -> None:
+    options = ("--redis", redis.url)
+    with OperatorProcess(kube, cluster.namespace, tmp_path, *options) as operator:
+        play_ready(cluster)
+        share(redis, outcomes(cluster, CODE, 20))
+        eventually(lambda: phase(cluster, CODE) == "Progressing")
+        serve_until("Promoted", cluster, redis, CODE)
+        operator.signal(signal.SIGKILL)
+    policy = cluster.client.get(cluster.path("speculationpolicies", "acme"))
+    stored = cluster.client.get(cluster.path("configmaps", f"slipstream-evidence-{policy['metadata']['uid']}"))
+    assert [owner["uid"] for owner in stored["metadata"]["ownerReferences"]] == [policy["metadata"]["uid"]]
+    assert len(stored["data"]["checkpoint"]) > 2 * len(policy["status"]["checkpoint"])
+    samples = class_of(cluster, CODE)["speculative"]["samples"]
+    redis.client().flushall()
+    with OperatorProcess(kube, cluster.namespace, tmp_path, *options):
+        share(redis, outcomes(cluster, LONG, 20))
+        eventually(lambda: phase(cluster, LONG) == "Progressing")
+        assert phase(cluster, CODE) == "Promoted"
+        assert class_of(cluster, CODE)["speculative"]["samples"] >= samples > 0
 
 
 def test_class_is_taken_back_though_its_pair_is_refused_or_its_policy_is_leaving(

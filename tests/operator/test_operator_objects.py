@@ -175,6 +175,23 @@ def test_foreign_object_of_a_childs_name_is_left_alone_and_said(cluster: Cluster
     assert "ownerReferences" not in found["metadata"]
 
 
+def test_a_pair_that_is_created_again_at_once_takes_over_the_children_of_the_deleted_one(cluster: Cluster) -> None:
+    """Kubernetes removes them a moment later, and the servers need not end meanwhile. Nothing removes them here."""
+    cluster.pair("again")
+    before = all_children(cluster, "again")["deployments"]["metadata"]["uid"]
+    cluster.client.delete(cluster.path("modelpairs", "again"))
+    uid = cluster.pair("again")["metadata"]["uid"]
+
+    def owners() -> list[list[str]]:
+        found = all_children(cluster, "again").values()
+        return [[owner["uid"] for owner in child["metadata"]["ownerReferences"]] for child in found]
+
+    eventually(lambda: owners() == [[uid]] * len(CHILDREN))
+    assert cluster.children("again")["deployments"]["metadata"]["uid"] == before
+    cluster.wait_condition("modelpairs", "again", "Stalled", "False")
+    assert not [event for event in cluster.events("again") if event["reason"] == "ChildrenRejected"]
+
+
 def _ready(cluster: Cluster, name: str) -> str:
     found = cluster.condition("modelpairs", name, "Ready")
     return "" if found is None else found[2]
@@ -191,6 +208,7 @@ def test_child_that_the_server_refuses_is_said_and_the_rest_is_made(
     spec["serving"]["affinity"] = {"nodeAffinity": node_affinity}
     cluster.declare("ModelPair", name, spec)
     eventually(lambda: f"Deployment/slipstream-{name}" in _ready(cluster, name))
+    assert eventually(lambda: [event["reason"] for event in cluster.events(name)]).count("ChildrenRejected") == 1
     assert cluster.children(name).keys() == CHILDREN - {"deployments"}
     cluster.patch("modelpairs", name, {"spec": {"serving": {"affinity": None}}})
     all_children(cluster, name)

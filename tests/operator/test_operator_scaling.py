@@ -71,6 +71,23 @@ def test_kubectl_scales_a_deployment(kube: KubeApiServer, cluster: Cluster) -> N
 
 
 @pytest.mark.usefixtures("operator")
+def test_kubectl_waits_for_a_pair_at_zero_and_for_a_disabled_policy(kube: KubeApiServer, cluster: Cluster) -> None:
+    cluster.pair("zero", serving={**SERVERS, "replicas": 0})
+    cluster.policy("zero")
+
+    def wait() -> None:
+        for item in ("modelpair/zero", "speculationpolicy/zero"):
+            kube.kubectl("wait", item, "--for=condition=Ready", "--timeout=30s", namespace=cluster.namespace)
+
+    wait()
+    cluster.wait_condition("speculationpolicies", "zero", "Held", "True", "PairScaledToZero")
+    cluster.patch("speculationpolicies", "zero", {"spec": {"enabled": False}})
+    cluster.wait_condition("speculationpolicies", "zero", "Held", "True", "Disabled")
+    wait()
+    assert "Disabled" in kube.kubectl("get", "speculationpolicies", namespace=cluster.namespace)
+
+
+@pytest.mark.usefixtures("operator")
 def test_kubectl_scales_groups(kube: KubeApiServer, cluster: Cluster) -> None:
     cluster.pair("grouped", **{**GROUP_SPEC, "model": "grouped"})
     path = group(cluster, "grouped")

@@ -155,6 +155,17 @@ def test_pods_that_the_api_server_refuses_are_told_in_its_words(refusal: str):
     assert said(after(RAW, made, deployment=live), "Ready") == ("False", "NoReadyReplicas")
 
 
+@pytest.mark.parametrize(
+    ("reports", "status"), [((2, 2), "False"), ((2, 1), "True"), ((2, None), "True"), ((None,), "True"), ((), "True")]
+)
+def test_servers_of_the_operator_that_no_gateway_reaches_are_not_ready(reports: tuple[int | None, ...], status: str):
+    seen = tuple(None if count is None else unreachable(count) for count in reports)
+    made = plan(RAW, **SERVED, unreachable=seen)
+    assert condition(made, "Ready").status == status
+    told = condition(made, "Ready").message
+    assert ("gateways cannot reach up to 2 of 2 servers: http://a:8000" in told) is bool(reports and reports[0])
+
+
 def unreachable(count: int, total: int = 2) -> UnreachableServers:
     return UnreachableServers(servers=("http://a:8000",), unreachable=count, total=total)
 
@@ -259,10 +270,10 @@ def test_a_deployment_that_its_controller_has_not_seen_is_not_complete():
     assert said(plan(RAW, deployment=live), "Progressing") == ("True", "RollingOut")
 
 
-def test_no_servers_on_purpose_is_not_ready_but_no_fault():
+def test_no_servers_on_purpose_is_what_the_spec_asks_for():
     raw = pair_object(serving={"replicas": 0})
     made = plan(raw, deployment=live_deployment(raw, replicas=0, ready=0))
-    assert said(made, "Ready") == ("False", "ScaledToZero")
+    assert said(made, "Ready") == ("True", "ScaledToZero")
 
 
 def test_a_broken_spec_keeps_the_children_and_says_what_is_wrong():

@@ -25,6 +25,26 @@ def at_first_step_with_evidence() -> World:
     return world
 
 
+def test_a_policy_that_is_not_in_force_has_nothing_to_analyse_and_does_not_blame_the_store() -> None:
+    world = World()
+    world.pair, world.connected = None, None
+    world.look()
+    world.look()
+    assert world.condition("AnalysisConclusive").reason == "NoData"
+    assert "StoreUnreachable" not in world.reasons()
+
+
+@pytest.mark.parametrize("case", ["disabled", "at zero", "not ready"])
+def test_no_class_speculates_while_every_request_decodes_plainly(case: str) -> None:
+    world = promoted()
+    assert world.status.speculating == "1/1"
+    if case == "disabled":
+        world.respec(enabled=False)
+    world.pair_at_zero, world.pair_ready = case == "at zero", case != "not ready"
+    world.look()
+    assert world.status.speculating == "0/1"
+
+
 def test_killed_policy_is_neither_promoted_nor_stale_and_goes_on_where_it_was_after_a_new_soak() -> None:
     world = at_first_step_with_evidence()
     world.respec(killSwitch=True)
@@ -56,11 +76,12 @@ def test_kill_of_the_pair_shows_and_counts_gateways() -> None:
     assert world.status.gateways.oldest_generation == 3
 
 
-@pytest.mark.parametrize("case", ["not ready", "disabled", "invalid", "no pair", "conflict"])
+@pytest.mark.parametrize("case", ["not ready", "at zero", "disabled", "invalid", "no pair", "conflict"])
 def test_whatever_keeps_a_policy_from_governing_holds_its_classes(case: str) -> None:
     world = at_first_step_with_evidence()
     reason = {
         "not ready": "PairNotReady",
+        "at zero": "PairScaledToZero",
         "disabled": "Disabled",
         "invalid": "InvalidSpec",
         "no pair": "Unresolved",
@@ -68,6 +89,8 @@ def test_whatever_keeps_a_policy_from_governing_holds_its_classes(case: str) -> 
     }[case]
     if case == "not ready":
         world.pair_ready = False
+    elif case == "at zero":
+        world.pair_at_zero = True
     elif case == "disabled":
         world.respec(enabled=False)
     elif case == "invalid":
@@ -80,10 +103,28 @@ def test_whatever_keeps_a_policy_from_governing_holds_its_classes(case: str) -> 
     for _ in range(3):
         world.look(after_s=1e5)
     assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
-    assert (world.condition("Ready").status, world.condition("Ready").reason) == ("False", reason)
+    is_at_rest = str(case in ("at zero", "disabled"))
+    assert (world.condition("Ready").status, world.condition("Ready").reason) == (is_at_rest, reason)
+    assert (world.condition("Held").status, world.condition("Held").reason) == ("True", reason)
     assert world.reasons()[-1] == reason
     if case in ("no pair", "conflict"):
         assert world.condition("ResolvedRefs").status == "False"
+
+
+@pytest.mark.parametrize("case", ["disabled", "at zero"])
+def test_a_class_has_a_new_soak_after_a_policy_was_at_rest(case: str) -> None:
+    """Ready is True all the time, so the hold has a condition of its own."""
+    world = at_first_step_with_evidence()
+    for is_at_rest in (True, False):
+        world.pair_at_zero = is_at_rest and case == "at zero"
+        if case == "disabled":
+            world.respec(enabled=not is_at_rest)
+        world.look(after_s=1e4)
+    assert (world.condition("Held").status, world.of().step) == ("False", 0)
+    world.serve_and_look(300, seconds=59)
+    assert world.of().step == 0
+    world.look(after_s=1)
+    assert world.of().step == 1
 
 
 def test_broken_spec_leaves_step_and_share_as_they_are() -> None:
@@ -353,7 +394,7 @@ def test_evidence_from_before_a_retry_is_not_held_against_it_again_when_the_chec
     world = promoted()
     world.serve_and_look(150, acceptance=0.5)
     world.look(after_s=600)
-    world.status = replace(world.status, checkpoint="")
+    world.status, world.archive = replace(world.status, checkpoint=""), ""
     world.restart()
     world.look()
     world.look()
@@ -363,7 +404,7 @@ def test_evidence_from_before_a_retry_is_not_held_against_it_again_when_the_chec
 @pytest.mark.parametrize("damage", ["text", "bit", "version", "empty"])
 def test_damaged_checkpoint_is_refused_and_nothing_stands_above_the_first_step(damage: str) -> None:
     world = promoted()
-    data = base64.b64decode(world.status.checkpoint)
+    data = base64.b64decode(world.archive)
     world.serve(60, LONG)
     text = {
         "text": "not base64!",
@@ -371,20 +412,50 @@ def test_damaged_checkpoint_is_refused_and_nothing_stands_above_the_first_step(d
         "version": base64.b64encode(data[:8] + b"\x09" + data[9:]).decode(),
         "empty": base64.b64encode(data[:8]).decode(),
     }[damage]
-    with pytest.raises(CheckpointError, match=r"status\.checkpoint"):
+    with pytest.raises(CheckpointError):
         world.ledger.restore(text)
-    world.status = replace(world.status, checkpoint="")
+    world.status, world.archive = replace(world.status, checkpoint=""), ""
     world.stream.clear()
     world.restart()
     world.look()
     assert (world.of().phase, world.of().step, world.of().share) == (Phase.PROGRESSING, 0, 0.1)
 
 
+def test_evidence_older_than_the_status_changes_no_class_and_counts_nothing_twice() -> None:
+    """The operator ended between the two writes, or the second one failed."""
+    world = World()
+    world.serve_and_look(100)
+    older = world.archive
+    world.serve_and_look(100, rounds=2)
+    before = world.of()
+    world.archive = older
+    world.restart()
+    world.look()
+    after = world.of()
+    assert (before.phase, after.phase, after.since) == (Phase.PROMOTED, Phase.PROMOTED, before.since)
+    assert after.speculative.samples == before.speculative.samples
+    assert "StatusEdited" not in world.reasons()
+    world.serve_and_look(150, acceptance=0.5)
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_short_checkpoint_alone_is_enough_for_the_phases() -> None:
+    """Where the evidence cannot be stored, and for earlier versions of the operator."""
+    world = promoted()
+    world.serve_and_look(30)
+    before, world.archive = world.of(), ""
+    world.restart()
+    world.look()
+    assert (world.of().phase, world.of().since) == (Phase.PROMOTED, before.since)
+    assert world.of().speculative.samples == 30, "those since its promotion are read from the store again"
+    assert len(world.status.checkpoint) < 400
+
+
 def test_without_a_checkpoint_a_decision_is_enough_for_a_rollback_to_stay() -> None:
     world = promoted()
     world.serve_and_look(150, acceptance=0.5)
     world.edit(phase=Phase.PROMOTED, share=1.0)
-    world.status = replace(world.status, checkpoint="")
+    world.status, world.archive = replace(world.status, checkpoint=""), ""
     world.stream.clear()
     world.restart()
     world.look()

@@ -21,7 +21,7 @@ KEY = ObjectKey(Kind.SPECULATION_POLICY, "team", "careful")
 def other_operator(world: World) -> World:
     """Another one before the same API server and the same Redis, which has started just now."""
     other = World(world.raw)
-    other.stream, other.now, other.status = world.stream, world.now, world.status
+    other.stream, other.now, other.status, other.archive = world.stream, world.now, world.status, world.archive
     other.restart()
     other.look()
     return other

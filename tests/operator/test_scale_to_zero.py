@@ -127,9 +127,9 @@ def test_a_higher_minimum_starts_a_server_and_keeps_it(serving: PairPlan) -> Non
     assert written(plan(raw, prior=serving, now=NOW + timedelta(days=1), deployment=servers(2, scaler="hpa"))) is None
 
 
-def test_replicas_of_zero_without_autoscaling_are_still_not_ready() -> None:
+def test_replicas_of_zero_without_autoscaling_are_not_idle() -> None:
     raw = pair_object(EMBEDDED_SPEC, serving={"replicas": 0})
-    assert ready(plan(raw, deployment=servers(0), demand=Demand(waiting=True))) == ("False", "ScaledToZero")
+    assert ready(plan(raw, deployment=servers(0), demand=Demand(waiting=True))) == ("True", "ScaledToZero")
 
 
 def test_the_last_good_spec_still_scales_from_and_to_zero(serving: PairPlan) -> None:

@@ -68,7 +68,7 @@
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 {{- /* A Lease records the release that manages a namespace. Kubernetes cannot restrict creation by name. */}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]

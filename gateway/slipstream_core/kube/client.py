@@ -141,10 +141,14 @@ class KubeClient:
         except KubeNotFound:
             return None
 
-    async def list(self, path: str, *, selector: str = "", trim: Callable[[Json], Json] = lambda item: item) -> Listed:
-        """Every object of the collection, each with its kind, read in pages. `trim` makes an object smaller before it
-        is kept. A page has more time than other calls, but must not stall."""
-        query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {})}
+    async def list(
+        self, path: str, *, selector: str = "", fields: str = "", trim: Callable[[Json], Json] = lambda item: item
+    ) -> Listed:
+        """Every object of the collection, each with its kind, read in pages. `selector` is one of labels, `fields` one
+        of fields. `trim` makes an object smaller before it is kept. A page has more time than other calls, but must not
+        stall."""
+        query = {"limit": str(PAGE)}
+        query |= {name: text for name, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
         items: list[Json] = []
         for _ in range(MAX_PAGES):
             page = await self._call("GET", path, query, total_s=LIST_TIMEOUT_S, silence_s=self._list_silence_s)

@@ -37,7 +37,9 @@ from slipstream_core.manifest.serving import Canary, EnvVar, Resources, Serving,
 from slipstream_core.manifest.sources import EMBEDDED, EMBEDDED_SOURCES, FORMS
 from slipstream_core.manifest.vllm_command import (
     ADAPTERS_FIELD,
+    NO_DATA_PARALLELISM,
     STARTED_FIELDS,
+    is_data_parallel,
     is_short,
     set_by_field,
     set_by_slipstream,
@@ -105,7 +107,9 @@ def _url(name: str) -> Rule:
 def _check_arguments(engine: VllmEngine, path: str) -> Iterator[Problem]:
     for index, argument in enumerate(() if _NOT_STARTED.of(engine, None) else engine.arguments):
         message = None
-        if is_short(argument):
+        if is_data_parallel(argument):
+            message = NO_DATA_PARALLELISM
+        elif is_short(argument):
             message = "must be the long form of an argument"
         elif set_by_slipstream(argument):
             message = "is set by Slipstream, leave it out"

@@ -36,6 +36,7 @@ class ConditionType(StrEnum):
     ANALYSIS_CONCLUSIVE = "AnalysisConclusive"
     ROLLED_BACK = "RolledBack"
     SERVERS_SLOW = "ServersSlow"
+    HELD = "Held"
     KILL_SWITCH_ACTIVE = "KillSwitchActive"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
@@ -259,7 +260,7 @@ class SpeculationPolicyStatus(ObjectStatus, frozen=True, kw_only=True):
         str,
         Meta(
             max_length=262_144,
-            description="Internal state of the operator: its guards, and its position in the outcomes.",
+            description="Internal state of the operator: the states of the classes, with a checksum.",
         ),
     ] = ""
 

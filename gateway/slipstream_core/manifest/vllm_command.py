@@ -39,7 +39,12 @@ _RESERVED = (
     "--omni",
 )
 # Beginnings of names: other ways to listen, and to spread over GPUs and nodes that the operator does not count.
-_RESERVED_PREFIXES = ("--data-parallel", "--prefill-context-parallel", "--decode-context-parallel", "--ssl-", "--grpc")
+_RESERVED_PREFIXES = ("--prefill-context-parallel", "--decode-context-parallel", "--ssl-", "--grpc")
+_DATA_PARALLEL = ("--data-parallel", "-dp")
+NO_DATA_PARALLELISM = (
+    "is not supported: ranks of a mixture-of-experts model that draft different numbers of tokens deadlock, and for "
+    "other models more servers do the same (serving.replicas)"
+)
 _FIELDS = {
     "--tensor-parallel-size": "tensorParallelSize",
     "--pipeline-parallel-size": "pipelineParallelSize",
@@ -114,6 +119,11 @@ def speculation_of(pair: ModelPair, folder: PurePath) -> Speculation | None:
 def set_by_slipstream(argument: str) -> bool:
     """Whether `argument` is one that Slipstream sets. A value is not an argument: False."""
     return _sets(argument, _RESERVED) or argument.replace("_", "-").startswith(_RESERVED_PREFIXES)
+
+
+def is_data_parallel(argument: str) -> bool:
+    """Whether `argument` is one of vLLM's for data parallelism."""
+    return argument.replace("_", "-").startswith(_DATA_PARALLEL)
 
 
 def is_short(argument: str) -> bool:

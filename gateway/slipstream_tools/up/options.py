@@ -10,7 +10,7 @@ from slipstream_core.arguments import File, Port, Seconds, add_options, option, 
 from slipstream_core.errors import CommandError
 from slipstream_core.listeners import admin_ports
 from slipstream_core.manifest import EMBEDDED_MANIFEST
-from slipstream_core.manifest.vllm_command import set_by_slipstream
+from slipstream_core.manifest.vllm_command import NO_DATA_PARALLELISM, is_data_parallel, set_by_slipstream
 from slipstream_core.settings import CaptureStore, Classifier, KeyFile, Redis, Workers
 
 from slipstream_tools.up.ports import Port as TakenPort
@@ -24,6 +24,8 @@ EXAMPLES = EMBEDDED_MANIFEST.parent
 
 def check_argument(text: str) -> str:
     """An argument of a user for vLLM; not one that the manifest, or `slipstream up` itself, determines."""
+    if is_data_parallel(text):
+        raise argparse.ArgumentTypeError(f"{text.partition('=')[0]} {NO_DATA_PARALLELISM}; got {text!r}")
     if set_by_slipstream(text):
         raise argparse.ArgumentTypeError(f"{text.partition('=')[0]} is set by 'slipstream up'; got {text!r}")
     return text

@@ -32,8 +32,17 @@ _NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
 _STARTUP_PERIOD_S = 5
 _EVERY_ADDRESS = "0.0.0.0"  # nosec B104 # a pod's own network
 _EVERY_IPV6_ADDRESS = "ipv6:::"
+# The folders of compilers. They outlive a restart of the container, and with a volume at CACHE that of the pod.
+CACHE = "/tmp/cache"  # nosec B108 # a volume of the pod's own
+_CACHES = {
+    "VLLM_CACHE_ROOT": f"{CACHE}/vllm",
+    "TRITON_CACHE_DIR": f"{CACHE}/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
+    "FLASHINFER_WORKSPACE_BASE": f"{CACHE}/flashinfer",
+    "CUDA_CACHE_PATH": f"{CACHE}/cuda",
+}
 # The volume has the checkpoints: nothing is looked up elsewhere, and nothing is reported.
-_VLLM_SETTINGS = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+_VLLM_SETTINGS = _CACHES | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 # The gateways, which alone reach the pod, send one key to vLLM and to the plugin's control routes.
 _VLLM_KEY, _PLUGIN_KEY = "VLLM_API_KEY", "SLIPSTREAM_VLLM_TOKEN"
 
@@ -91,7 +100,7 @@ def triton_container(owner: Owner, mounts: list[KubeObject]) -> KubeObject:
         f"--metrics-port={TRITON.ports['metrics']}",
         "--log-info=false",  # tables at this level follow the reason of a failure, and would push it out of the status
     ]
-    return _server(owner, ["tritonserver"], arguments, mounts, own=_own_variables(owner.pair), defaults={})
+    return _server(owner, ["tritonserver"], arguments, mounts, own=_own_variables(owner.pair), defaults=_CACHES)
 
 
 def vllm_container(owner: Owner, mounts: list[KubeObject], rank: str | None) -> KubeObject:

@@ -19,7 +19,7 @@ from slipstream_core.manifest.naming import (
     group_name,
 )
 
-from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid
+from slipstream_operator.cluster.cache import ObjectCache, key_of
 from slipstream_operator.cluster.comparison import has
 from slipstream_operator.cluster.resources import CHILDREN, Kind, ObjectKey, Resource
 from slipstream_operator.errors import ForeignObject
@@ -107,12 +107,12 @@ class ChildWriter:
 
 
 def _is_ours(live: KubeObject, pair: KubeObject) -> bool:
-    """Whether `live` is that pair's child. An owner counts more than labels; without either it is not."""
-    if uid := owner_uid(live, Kind.MODEL_PAIR):
-        return bool(uid == pair["metadata"]["uid"])
+    """Whether `live` is that pair's child. An owner counts more than labels; without either it is not. The child of a
+    deleted pair of the same name is: Kubernetes may not have removed it yet."""
     metadata = live["metadata"]
-    if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
-        return False
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return bool((owner["kind"], owner["name"]) == (Kind.MODEL_PAIR, pair["metadata"]["name"]))
     labels = metadata.get("labels") or {}
     return labels.get(MANAGED_BY) == OPERATOR or PAIR_LABEL in labels
 

@@ -19,8 +19,10 @@ from slipstream_core.manifest.status import Phase
 
 from slipstream_operator.children.writer import ChildWriter
 from slipstream_operator.cluster.cache import ObjectCache
+from slipstream_operator.cluster.evidence_archive import EvidenceArchive
 from slipstream_operator.cluster.gateway_reports import GatewayReports
 from slipstream_operator.cluster.ownership import RENEW_S, Ownership
+from slipstream_operator.cluster.refused_pods import RefusedPods
 from slipstream_operator.cluster.resources import PARENTS, Kind, ObjectKey, Resource
 from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.errors import OperatorError
@@ -100,9 +102,20 @@ class Controller:
         # With a kubeconfig it runs on its user's own machine; a pod serves manifests that others write.
         rules = EndpointRules(settings.check_endpoints, shared=settings.kubeconfig is None)
         self._checks = CanaryChecks(rules=rules, changed=fed.add, clock_s=clock_s)
-        parts = Parts(self._cache, self._specs, self._gateways, evidence, self._checks, statuses, self._events, clock)
+        parts = Parts(
+            cache=self._cache,
+            specs=self._specs,
+            gateways=self._gateways,
+            evidence=evidence,
+            archive=EvidenceArchive(client),
+            checks=self._checks,
+            statuses=statuses,
+            events=self._events,
+            clock=clock,
+        )
         children = ChildWriter(client, self._cache, resources, release=release)
-        self._pairs = PairReconciler(parts, children=children, defaults=defaults)
+        refused = RefusedPods(client)
+        self._pairs = PairReconciler(parts, children=children, refused=refused, defaults=defaults)
         self._policies = PolicyReconciler(parts)
         self._ownership = Ownership(client, release=release, clock_s=clock_s)
         self._begun_s: dict[ObjectKey, float] = {}

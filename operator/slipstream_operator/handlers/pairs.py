@@ -12,6 +12,7 @@ from slipstream_core.manifest.versions import model_kept
 from slipstream_operator.children.identity import revision_label
 from slipstream_operator.children.writer import ChildWriter
 from slipstream_operator.cluster.cache import key_of
+from slipstream_operator.cluster.refused_pods import RefusedPods
 from slipstream_operator.cluster.resources import ObjectKey
 from slipstream_operator.errors import ChildrenRejected
 from slipstream_operator.handlers.parts import Parts
@@ -24,11 +25,11 @@ from slipstream_operator.types import KubeObject, Observed, ObservedCanary, Pair
 class PairReconciler:
     """Reconciles ModelPairs. `defaults` are those of all pairs."""
 
-    def __init__(self, parts: Parts, *, children: ChildWriter, defaults: ServingDefaults) -> None:
+    def __init__(self, parts: Parts, *, children: ChildWriter, refused: RefusedPods, defaults: ServingDefaults) -> None:
         self._cache, self._specs, self._gateways = parts.cache, parts.specs, parts.gateways
         self._evidence, self._statuses, self._events = parts.evidence, parts.statuses, parts.events
         self._clock, self._checks = parts.clock, parts.checks
-        self._children, self._defaults = children, defaults
+        self._children, self._refused, self._defaults = children, refused, defaults
         self._rejected: dict[ObjectKey, tuple[Problem, ...]] = {}
 
     async def reconcile(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> float | None:
@@ -38,6 +39,7 @@ class PairReconciler:
             KubeError: to be retried.
             ChildrenRejected: to be retried; the status already has the rejected children.
         """
+        looks_s = [await self._look_for_refused(key, raw, revision) for revision in {"", self._revision_of(key)}]
         facts = self._facts(key, self._statuses.prior(raw))
         plan = self._plan(key, raw, parsed, facts)
         is_terminating = bool(raw["metadata"].get("deletionTimestamp"))  # its children are deleted with it
@@ -51,7 +53,7 @@ class PairReconciler:
             self._events.post(raw, plan.notes)
         if plan.children is not None and not is_terminating and (rejected := self._rejected.get(key)):
             raise ChildrenRejected("; ".join(map(str, rejected)))
-        return min((s for s in (look_again_s, plan.next_look_s) if s is not None), default=None)
+        return min((s for s in (look_again_s, plan.next_look_s, *looks_s) if s is not None), default=None)
 
     def deleted(self, raw: KubeObject) -> None:
         """Drop the state of a deleted pair. `raw` is its last known version."""
@@ -66,7 +68,18 @@ class PairReconciler:
         self._evidence.end_comparison(key)
         self._checks.end(key)
         self._children.forget(key)
+        self._refused.forget(key)
         self._statuses.forget(key)
+
+    async def _look_for_refused(self, key: ObjectKey, raw: KubeObject, revision: str) -> float | None:
+        workload = self._cache.workload_of(key, raw["metadata"]["uid"], revision=revision)
+        pods = [pod for pod in self._cache.pods_of(key) if revision_label(pod) == revision]
+        return await self._refused.look(key, workload, pods)
+
+    def _revision_of(self, key: ObjectKey) -> str:
+        """The new revision of the pair; empty if there is none."""
+        newest = self._specs.parsed(key)
+        return "" if newest is None or newest.canary is None else revision_of(newest.canary)
 
     def _plan(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, facts: RevisionFacts | None) -> PairPlan:
         return reconcile_pair(self._observe(key, raw, parsed, facts), self._clock())
@@ -75,12 +88,12 @@ class PairReconciler:
         self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, facts: RevisionFacts | None
     ) -> Observed:
         pair_key = parsed.pair_key or ""
-        deployment = self._cache.workload_of(key, raw["metadata"]["uid"])
+        deployment = self._refused.told(key, self._cache.workload_of(key, raw["metadata"]["uid"]))
         policy = self._specs.policy_in_force(pair_key)
         policy_raw = None if policy is None else self._cache.get(policy)
         status, pods, uid = self._statuses.prior(raw), self._cache.pods_of(key), raw["metadata"]["uid"]
-        newest = self._specs.parsed(key)
-        revision = "" if newest is None or newest.canary is None else revision_of(newest.canary)
+        revision = self._revision_of(key)
+        new = None if not revision else self._cache.workload_of(key, uid, revision=revision)
         return Observed(
             raw={**raw, "status": status},
             last_good=self._specs.last_good(key),
@@ -98,7 +111,7 @@ class PairReconciler:
             demand=self._gateways.demand_of(key),
             name=self._specs.name_claim(key),
             canary=ObservedCanary(
-                deployment=None if not revision else self._cache.workload_of(key, uid, revision=revision),
+                deployment=self._refused.told(key, new),
                 pods=tuple(pod for pod in pods if revision and revision_label(pod) == revision),
                 facts=facts,
                 checks=self._checks.results(key),

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from slipstream_operator.cluster.cache import ObjectCache
+from slipstream_operator.cluster.evidence_archive import EvidenceArchive
 from slipstream_operator.cluster.gateway_reports import GatewayReports
 from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.rollout.checks import CanaryChecks
@@ -22,6 +23,7 @@ class Parts(NamedTuple):
     specs: SpecIndex
     gateways: GatewayReports
     evidence: CollectedEvidence
+    archive: EvidenceArchive
     checks: CanaryChecks
     statuses: StatusWriter
     events: EventPoster

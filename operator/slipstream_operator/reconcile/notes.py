@@ -83,10 +83,12 @@ def pair_notes(prior: ModelPairStatus, status: ModelPairStatus, *, ignored: Sequ
 
 
 def _is_said_elsewhere(type: ConditionType, note: Note, status: ModelPairStatus) -> bool:
-    """Whether the note about the revision, or about Ready, has the reason of Accepted."""
+    """Whether the note about the revision has the reason of Accepted, or that about Ready the reason of any of the two
+    others."""
     ready = find(status.conditions, ConditionType.READY)
     is_of_ready = ready is not None and ready.reason == note.reason
-    return type is ConditionType.ACCEPTED and (note.reason in _OF_REVISION or is_of_ready)
+    is_of_revision = type is ConditionType.ACCEPTED and note.reason in _OF_REVISION
+    return is_of_revision or (type in (ConditionType.ACCEPTED, ConditionType.PROGRESSING) and is_of_ready)
 
 
 def _renamed(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[Note]:

@@ -86,11 +86,14 @@ def _ready(case: PairCase, replicas: Replicas, pod: PodProblem | None) -> Findin
     if lacks_kind(pair, observed.defaults):
         return Reason.KIND_MISSING()
     rejected = listed(_rejected(observed))
-    parts = (rejected, pod.message if pod is not None else "", _without_pool(pair, observed))
+    lost = _lost_servers(observed.unreachable)
+    parts = (rejected, pod.message if pod is not None else "", _without_pool(pair, observed), lost)
     trouble = "; ".join(part for part in parts if part)
     message = f"{servers}; {trouble}" if trouble else servers
     if replicas.ready > 0:
-        return Reason.MINIMUM_REPLICAS_READY(message)
+        return (Reason.ENDPOINTS_UNREACHABLE if _are_all_lost(observed.unreachable) else Reason.MINIMUM_REPLICAS_READY)(
+            message
+        )
     if rejected:
         return Reason.CHILDREN_REJECTED(message)
     if observed.deployment is not None and replicas.desired == 0:
@@ -218,16 +221,26 @@ def _without_pool(pair: ModelPair, observed: Observed) -> str:
 
 
 def _external(reports: Sequence[UnreachableServers | None]) -> Finding:
-    """Whether external servers answer the gateways that probed them. One server that answers one gateway is enough."""
+    """Whether external servers answer the gateways that probed them."""
+    seen = _lost_servers(reports)
+    if _are_all_lost(reports):
+        return Reason.ENDPOINTS_UNREACHABLE(seen)
+    return Reason.EXTERNAL(f"{_ELSEWHERE}; {seen}" if seen else _ELSEWHERE)
+
+
+def _lost_servers(reports: Sequence[UnreachableServers | None]) -> str:
+    """The servers that do not answer gateways; empty if all answer. `reports` has one value for each gateway."""
     lost = [report for report in reports if report is not None]
     if not lost:
-        return Reason.EXTERNAL(_ELSEWHERE)
+        return ""
     servers = ", ".join(sorted({server for report in lost for server in report.servers})[:_MAX_NAMED])
     most = max(report.unreachable for report in lost)
-    seen = f"{len(lost)} of {len(reports)} gateways cannot reach up to {most} of {lost[0].total} servers: {servers}"
-    if len(lost) == len(reports) and all(report.unreachable >= report.total for report in lost):
-        return Reason.ENDPOINTS_UNREACHABLE(seen)
-    return Reason.EXTERNAL(f"{_ELSEWHERE}; {seen}")
+    return f"{len(lost)} of {len(reports)} gateways cannot reach up to {most} of {lost[0].total} servers: {servers}"
+
+
+def _are_all_lost(reports: Sequence[UnreachableServers | None]) -> bool:
+    """Whether no server answers any gateway. One server that answers one gateway is enough."""
+    return bool(reports) and all(report is not None and report.unreachable >= report.total for report in reports)
 
 
 def _kill_switch(case: PairCase) -> Finding:

@@ -89,7 +89,7 @@ def worst_problem(pods: Sequence[KubeObject], deployment: KubeObject | None) -> 
 
 def _refusals(deployment: KubeObject) -> Iterator[PodProblem]:
     """The API server's words about pods that it refuses: by a quota, a LimitRange, PodSecurity, an unknown
-    PriorityClass or ServiceAccount, or an admission webhook. LeaderWorkerSets do not report them."""
+    PriorityClass or ServiceAccount, or an admission webhook."""
     for condition in (deployment.get("status") or {}).get("conditions") or []:
         found = condition.get("type"), condition.get("status"), condition.get("reason")
         if found == ("ReplicaFailure", "True", "FailedCreate"):

@@ -11,6 +11,7 @@ from slipstream_core.manifest.fingerprint import SpecHashes
 from slipstream_core.manifest.status import (
     MAX_DECISIONS,
     ClassStatus,
+    Condition,
     ConditionType,
     LastDecision,
     Phase,
@@ -20,7 +21,7 @@ from slipstream_core.manifest.versions import to_keep
 
 from slipstream_operator.reconcile.kstatus import set_kstatus
 from slipstream_operator.reconcile.notes import policy_notes
-from slipstream_operator.reconcile.policy_conditions import Judged, policy_conditions, ready
+from slipstream_operator.reconcile.policy_conditions import Judged, held, policy_conditions
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.summary import class_message, columns
@@ -40,22 +41,21 @@ from slipstream_operator.rollout.transitions import (
 from slipstream_operator.status.conditions import Conditions, find, read_time, rfc3339
 from slipstream_operator.types import PolicyPlan
 
-_OTHER_SERVERS = "servers are being brought to this spec"
-
 
 def reconcile_policy(facts: PolicyFacts) -> PolicyPlan:
     """The status of the SpeculationPolicy now, its Events, and when to reconcile again. The caller adds the
     checkpoint."""
     now, before = facts.now.replace(microsecond=0), facts.prior
+    hold, before_hold = held(facts), find(before.conditions, ConditionType.HELD)
     situation = Situation(
         spec=facts.spec,
         now=now,
-        held=_held(facts),
-        released=_released(before, now),
-        connected=facts.connected,
+        held=hold.message if hold.status == "True" else None,
+        released=_released(before_hold, now),
+        connected=facts.connected is True,
     )
     starts = remembered(before, facts.sealed, facts.classes, facts.spec, now)
-    if situation.held is None and _waited_for_servers(before):
+    if situation.held is None and before_hold is not None and before_hold.reason == Reason.OLD_SERVERS:
         starts = {name: _resumed(state, now) for name, state in starts.items()}
     judged, renewal = _judge(facts, starts, situation)
     news = _news(before, judged, renewal, now)
@@ -65,38 +65,15 @@ def reconcile_policy(facts: PolicyFacts) -> PolicyPlan:
     return PolicyPlan(status=status, notes=notes, next_look_s=_next_look_s(judged, situation))
 
 
-def _held(facts: PolicyFacts) -> str | None:
-    """The reason why the policy is held now, or None. See `Situation`."""
-    if facts.killed is not None:
-        return facts.killed
-    verdict = ready(facts)
-    if verdict.status != "True":
-        return verdict.message
-    return None if facts.servers_current else _OTHER_SERVERS
-
-
-def _waited_for_servers(before: SpeculationPolicyStatus) -> bool:
-    """Whether the policy was held because of outdated servers when the status was written."""
-    progressing = find(before.conditions, ConditionType.PROGRESSING)
-    return (
-        progressing is not None and progressing.reason == Reason.HELD and progressing.message.endswith(_OTHER_SERVERS)
-    )
-
-
 def _resumed(state: ClassState, now: datetime) -> ClassState:
     """The class, with a soak that starts now: the soak so far was of other servers."""
     return msgspec.structs.replace(state, since=now) if state.phase is Phase.PROGRESSING else state
 
 
-def _released(before: SpeculationPolicyStatus, now: datetime) -> datetime:
-    """The end of the last hold by a kill switch or by the condition Ready. It is `now` if the policy is still held, or
-    if the end is unknown."""
-    since = []
-    for type, wanted in ((ConditionType.KILL_SWITCH_ACTIVE, "False"), (ConditionType.READY, "True")):
-        condition = find(before.conditions, type)
-        moment = read_time(condition.last_transition_time) if condition and condition.status == wanted else None
-        since.append(moment or now)
-    return max(since)
+def _released(held_before: Condition | None, now: datetime) -> datetime:
+    """The end of the last hold. It is `now` if the policy was still held, or if the end is unknown."""
+    is_over = held_before is not None and held_before.status == "False"
+    return (read_time(held_before.last_transition_time) if held_before is not None and is_over else None) or now
 
 
 class _Renewal(msgspec.Struct, frozen=True, kw_only=True):

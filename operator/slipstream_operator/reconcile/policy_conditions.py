@@ -10,7 +10,7 @@ from slipstream_core.manifest.speculation_policy import SpeculationPolicy
 from slipstream_core.manifest.status import ConditionType, Phase
 
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
-from slipstream_operator.reconcile.reasons import Finding, Reason, accepted, listed
+from slipstream_operator.reconcile.reasons import AT_REST, Finding, Reason, accepted, listed
 from slipstream_operator.rollout.analysis.facts import ClassFacts, GainFacts, GuardFacts, Verdict
 from slipstream_operator.rollout.analysis.metrics import Metric
 from slipstream_operator.rollout.transitions import ClassState, Situation, is_stale, needs_gain, without_data
@@ -41,14 +41,16 @@ def policy_conditions(
     yield ConditionType.READY, ready(facts)
     yield ConditionType.RESOLVED_REFS, _resolved(facts)
     yield ConditionType.PROGRESSING, _progressing(judged, situation)
-    yield ConditionType.ANALYSIS_CONCLUSIVE, _conclusive(judged, situation)
+    nothing = Reason.NO_DATA("no class is being analysed")
+    yield ConditionType.ANALYSIS_CONCLUSIVE, nothing if facts.connected is None else _conclusive(judged, situation)
     yield ConditionType.ROLLED_BACK, _rolled_back(judged)
     yield ConditionType.SERVERS_SLOW, _servers_slow(judged)
+    yield ConditionType.HELD, held(facts)
     yield ConditionType.KILL_SWITCH_ACTIVE, _killed(facts)
 
 
 def ready(facts: PolicyFacts) -> Finding:
-    """Whether the policy governs its pair's traffic."""
+    """Whether the policy is in effect. One that is disabled, or whose pair has no servers by its spec, is."""
     if facts.policy is None:
         return Reason.INVALID_SPEC(listed(facts.problems) or "the spec is invalid")
     if facts.problems or facts.pair is None:
@@ -57,8 +59,20 @@ def ready(facts: PolicyFacts) -> Finding:
         return Reason.DISABLED()
     if not facts.pair_ready:
         return Reason.PAIR_NOT_READY(facts.policy.spec.pair)
+    if facts.pair_at_zero:
+        return Reason.PAIR_SCALED_TO_ZERO(facts.policy.spec.pair)
     ignored = f"; fields that this version does not know are ignored: {', '.join(facts.ignored)}"
     return Reason.IN_FORCE(facts.policy.spec.pair, ignored if facts.ignored else "")
+
+
+def held(facts: PolicyFacts) -> Finding:
+    """Whether something holds the classes at their steps. See `Situation`."""
+    if facts.killed is not None:
+        return Finding("True", Reason.KILLED, facts.killed)
+    found = ready(facts)
+    if found.status != "True" or found.reason in AT_REST:
+        return found._replace(status="True")
+    return Reason.NOT_HELD() if facts.servers_current else Reason.OLD_SERVERS()
 
 
 def waiting_for(state: ClassState, facts: ClassFacts, situation: Situation) -> list[str]:

@@ -22,10 +22,11 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     `newest` is its newest version, of `generation`. `good` is its last usable version, None without one. `prior` is its
     last status, empty if there is none that can be read, and `sealed` has the states of the classes in its checkpoint.
     `problems` are the problems of the newest version, alone or in combination with other objects, `ignored` the fields
-    that this version of the operator does not know. `pair` is None if it does not exist or is refused. `pair_killed`: a
-    kill switch other than this policy's is on. `servers_current` False: some of the pair's servers have another spec
-    than the pair. `classes` has the facts of each class from the policy's ledger. `connected`: they include all
-    outcomes that gateways have stored. `gateways` counts the gateways that apply the spec.
+    that this version of the operator does not know. `pair` is None if it does not exist or is refused. `pair_at_zero`:
+    it has no servers, as its spec asks. `pair_killed`: a kill switch other than this policy's is on. `servers_current`
+    False: some of the pair's servers have another spec than the pair. `classes` has the facts of each class from the
+    policy's ledger. `connected`: they include all outcomes that gateways have stored; None if the policy has no ledger,
+    because it is not in force. `gateways` counts the gateways that apply the spec.
     """
 
     newest: ParsedResource
@@ -38,10 +39,11 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     pair: ModelPair | None = None
     pair_ready: bool = False
+    pair_at_zero: bool = False
     pair_killed: bool = False
     servers_current: bool = True
     classes: Mapping[str, ClassFacts] = {}
-    connected: bool = False
+    connected: bool | None = None
     gateways: GatewaysStatus = GatewaysStatus()
 
     @property

@@ -55,7 +55,7 @@ class Reason(StrEnum):
     PRIVILEGES_FORBIDDEN = "PrivilegesForbidden", "False"
     UNRESOLVED = "Unresolved", "False"
     CHILDREN_REJECTED = "ChildrenRejected", "False"
-    SCALED_TO_ZERO = "ScaledToZero", "False", "replicas is 0: no server runs"
+    SCALED_TO_ZERO = "ScaledToZero", "True", "replicas is 0: no server runs"
     NO_READY_REPLICAS = "NoReadyReplicas", "False"
     RESOLVED = "Resolved", "True"
     IN_FORCE = "InForce", "True", "governs ModelPair {}{}"
@@ -64,7 +64,8 @@ class Reason(StrEnum):
         *("PairNotReady", "False"),
         "ModelPair {} is not ready, see its status: its requests decode plainly",
     )
-    DISABLED = "Disabled", "False", "spec.enabled is false: every request decodes plainly"
+    PAIR_SCALED_TO_ZERO = "PairScaledToZero", "True", "ModelPair {} is scaled to zero: no server runs"
+    DISABLED = "Disabled", "True", "spec.enabled is false: every request decodes plainly"
     # TokenizerCompatible
     SAME_TOKENIZER = "SameTokenizer", "True"
     NO_DRAFT_MODEL = "NoDraftModel", "True", "the pair has no draft model, so there is only one tokenizer"
@@ -100,6 +101,9 @@ class Reason(StrEnum):
     # ServersSlow
     LIMITS_BROKEN = "LimitsBroken", "True", "the servers are slow or fail for both arms: {}"
     LIMITS_KEPT = "LimitsKept", "False", "no class breaks a limit on times or errors in both arms"
+    # Held, which otherwise has the reason of the condition behind it
+    OLD_SERVERS = "OldServers", "True", "servers are being brought to this spec"
+    NOT_HELD = "NotHeld", "False", "nothing holds the classes at their steps"
     # Reconciling and Stalled, which otherwise have the reason of the condition behind them
     NOT_RECONCILING = "Current", "False", "nothing is being changed"
     NOT_STALLED = "NotStalled", "False", "nothing keeps the newest spec from being in effect"
@@ -115,6 +119,10 @@ class Reason(StrEnum):
 
     def __call__(self, *values: object) -> Finding:
         return Finding(self.status, self.value, self.template.format(*values))
+
+
+AT_REST = frozenset({Reason.DISABLED, Reason.PAIR_SCALED_TO_ZERO})
+"""The reasons of a policy that is Ready and governs nothing, because its spec or its pair's says so."""
 
 
 def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Finding:

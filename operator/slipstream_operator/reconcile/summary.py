@@ -9,6 +9,7 @@ from slipstream_core.manifest.status import Condition, ConditionType, Phase
 
 from slipstream_operator.reconcile.policy_conditions import Judged, waiting_for
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
+from slipstream_operator.reconcile.reasons import AT_REST, Reason
 from slipstream_operator.rollout.analysis.facts import ClassFacts, Verdict
 from slipstream_operator.rollout.analysis.window import Histogram, merge, p95_of
 from slipstream_operator.rollout.transitions import (
@@ -20,6 +21,8 @@ from slipstream_operator.rollout.transitions import (
     without_data,
 )
 from slipstream_operator.status.conditions import find, rfc3339
+
+_PLAIN = AT_REST | {Reason.PAIR_NOT_READY}
 
 
 class Columns(TypedDict):
@@ -35,7 +38,9 @@ class Columns(TypedDict):
 def columns(facts: PolicyFacts, judged: Sequence[Judged], conditions: Sequence[Condition]) -> Columns:
     """The state in one word, the most important reason, and the figures over all classes."""
     known = [one.facts for one in judged if one.facts is not None]
-    fast = 0 if facts.killed is not None else sum(one.speculates for one in judged)
+    ready = find(conditions, ConditionType.READY)
+    is_plain = facts.killed is not None or (ready is not None and ready.reason in _PLAIN)
+    fast = 0 if is_plain else sum(one.speculates for one in judged)
     accepts, times = sum(one.accepts for one in known), Histogram()
     for one in known:
         merge(times, one.e2e)
@@ -117,7 +122,7 @@ def _state(judged: Sequence[Judged], conditions: Sequence[Condition]) -> tuple[s
     killed, ready = find(conditions, ConditionType.KILL_SWITCH_ACTIVE), find(conditions, ConditionType.READY)
     if killed is not None and killed.status == "True":
         return "Killed", killed
-    if ready is not None and ready.status != "True":
+    if ready is not None and (ready.status != "True" or ready.reason in AT_REST):
         return ready.reason, ready
     phases = {one.state.phase for one in judged}
     for phase, type in (

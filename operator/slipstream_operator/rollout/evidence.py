@@ -94,15 +94,23 @@ class CollectedEvidence:
             await self._store.aclose()
 
     def open(
-        self, key: ObjectKey, policy: SpeculationPolicy | None, *, pair_key: str, checkpoint: str, created: str = ""
+        self,
+        key: ObjectKey,
+        policy: SpeculationPolicy | None,
+        *,
+        pair_key: str,
+        checkpoint: str,
+        archived: str = "",
+        created: str = "",
     ) -> Note | None:
-        """Open the policy's ledger, restored from `checkpoint`. If the ledger is open already, only store the spec.
+        """Open the policy's ledger. If the ledger is open already, only store the spec.
 
+        It is restored from `checkpoint`, that of the status, and if this has no evidence, from the `archived` one.
         `policy` is None if it cannot be read; the last spec then stays in force. `created` is the policy's creation
         time: earlier outcomes do not count. Returns a note if the checkpoint cannot be read.
         """
         known, spec = self._books.get(key), policy.spec if policy is not None else None
-        if known is not None and known.ledger.pair == pair_key:
+        if known is not None and self.is_open(key, pair_key):
             known.spec = spec or known.spec
             return None
         self.close(key)
@@ -110,11 +118,16 @@ class CollectedEvidence:
             self.close(rival.key)
         self._comparisons.pop(pair_key, None)  # its outcomes are delivered again
         ledger = PolicyLedger(pair_key, spec, begun_s=seconds_of(created, -math.inf))
-        lost = _restore(ledger, checkpoint)
+        lost = restore(ledger, checkpoint, archived)
         book = _Book(key, ledger, spec, self._clock_s())
         self._books[key] = self._by_pair[pair_key] = book
         self._resume(pair_key, ledger.position or _START)
         return lost
+
+    def is_open(self, key: ObjectKey, pair_key: str) -> bool:
+        """Whether the policy has a ledger, of the pair `pair_key`."""
+        book = self._books.get(key)
+        return book is not None and book.ledger.pair == pair_key
 
     def close(self, key: ObjectKey) -> None:
         """Drop the ledger of a policy that was deleted or is no longer in force."""
@@ -150,14 +163,16 @@ class CollectedEvidence:
         book = self._books.get(key)
         return book.drafts.take() if book is not None else ()
 
-    def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
+    def checkpoint(
+        self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False, evidence: bool = True
+    ) -> str:
         """The checkpoint from which `open` restores the ledger; empty for a policy that was not opened.
 
-        It contains the state of the classes in `status` and is stored in that status. `follow` must be called with the
-        same `status` and `paused`.
+        It contains the state of the classes in `status`. The short one without `evidence` is stored in that status.
+        `follow` must be called with the same `status` and `paused`.
         """
         book = self._books.get(key)
-        return book.ledger.checkpoint(status, paused=paused) if book is not None else ""
+        return book.ledger.checkpoint(status, paused=paused, evidence=evidence) if book is not None else ""
 
     def follow(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> None:
         """Set the status in force: one that is stored, never one whose write failed. Outcomes of the policy are read
@@ -242,16 +257,19 @@ class CollectedEvidence:
             changed(book.key)
 
 
-def _restore(ledger: PolicyLedger, checkpoint: str) -> Note | None:
-    if not checkpoint:
-        return None
-    try:
-        ledger.restore(checkpoint)
-    except CheckpointError as error:
-        return Note(
-            type="Warning", reason=CHECKPOINT_LOST, message=f"{error}: guards restart, and no class is above step 1"
-        )
-    return None
+def restore(ledger: PolicyLedger, checkpoint: str, archived: str) -> Note | None:
+    """Restore `ledger` from the status' `checkpoint`, and from the `archived` one unless that has evidence, as those of
+    earlier versions have. Returns a note about one that cannot be read."""
+    lost = None
+    for place, text in (("status.checkpoint", checkpoint), ("the stored evidence", archived)):
+        if not text or ledger.position is not None:
+            continue
+        try:
+            ledger.restore(text)
+        except CheckpointError as error:
+            message = f"{place}: {error}: guards restart, and classes whose state is lost are not above step 1"
+            lost = lost or Note(type="Warning", reason=CHECKPOINT_LOST, message=message)
+    return lost
 
 
 def unread(facts: ClassFacts, opened_s: float) -> ClassFacts:

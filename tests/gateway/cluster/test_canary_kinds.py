@@ -27,10 +27,12 @@ from tests.gateway.cluster.scripted_revisions import PROSE, STRUCTURED, TOOLS, R
 from tests.support.http_server import Asked, Reply, answering
 from tests.support.redis_server import RedisServer
 
-CANARY = Canary(share=0.5, min_samples=60, max_slowdown=1.0)
+QUICK = Canary(share=0.5, min_samples=60, max_slowdown=1.0)
+DEFAULT = Canary(max_slowdown=1.0)
+CANARIES = [pytest.param(QUICK, id="quick"), pytest.param(DEFAULT, id="default-share", marks=pytest.mark.slow)]
 RUNNING = CanaryServers(ready=1, serving_ready=1, trouble="", is_hopeless=False, start_s=600.0)
 CRASHED = RUNNING._replace(ready=0, trouble="pod canary-0: exited with code 1", is_hopeless=True)
-LONGEST_S, CLIENTS = 60.0, 6
+LONGEST_S, CLIENTS = 600.0, 6
 
 
 class Server(NamedTuple):
@@ -49,8 +51,8 @@ class Replaced:
 class Trial:
     """Comparisons of scripted revisions with one serving revision, with the outcomes `seen` of a gateway."""
 
-    def __init__(self, compared: Compared, new: Replaced, seen: list[Observation]) -> None:
-        self._compared, self._new, self._seen = compared, new, seen
+    def __init__(self, compared: Compared, new: Replaced, seen: list[Observation], canary: Canary) -> None:
+        self._compared, self._new, self._seen, self._canary = compared, new, seen, canary
         self.failed = 0
 
     async def run(self, revision: Revision) -> tuple[CanaryStatus, int]:
@@ -58,7 +60,7 @@ class Trial:
         self._new.revision = revision
         begun_s, read, requests = time.time(), len(self._seen), 0
         pair, name = self._compared.key, self._compared.revision
-        ledger = RevisionLedger(pair=pair, revision=name, canary=CANARY, begun_s=begun_s)
+        ledger = RevisionLedger(pair=pair, revision=name, canary=self._canary, begun_s=begun_s)
         status = advance(advance(None, self._case(None)), self._case(None))
         left = itertools.takewhile(lambda _: time.time() < begun_s + LONGEST_S, itertools.count())
         sending = asyncio.create_task(self._send(left))
@@ -78,7 +80,7 @@ class Trial:
         return CanaryCase(
             revision=self._compared.revision,
             serving="old",
-            canary=CANARY,
+            canary=self._canary,
             servers=servers,
             facts=facts,
             has_same_target=False,
@@ -98,14 +100,17 @@ class Trial:
             await asyncio.gather(*(ask() for _ in range(CLIENTS)))
 
 
-@pytest.fixture
-async def trial(space: Any, serve: Any, tmp_path: Path, free_ports: Callable[[int], list[int]]) -> AsyncIterator[Trial]:
+@pytest.fixture(params=CANARIES)
+async def trial(
+    request: Any, space: Any, serve: Any, tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> AsyncIterator[Trial]:
+    canary: Canary = request.param
     redis = RedisServer(tmp_path, free_ports(1)[0])
     serving, new = Revision(), Replaced()
     with answering(serving.answer) as one, answering(new.answer) as other:
-        compared = compare(space, serve, redis, serving=Server(one), new=Server(other), share=0.5)
+        compared = compare(space, serve, redis, serving=Server(one), new=Server(other), share=canary.share)
         async with compared.following(every_s=0.01) as seen:
-            yield Trial(compared, new, seen)
+            yield Trial(compared, new, seen, canary)
     redis.stop()
 
 

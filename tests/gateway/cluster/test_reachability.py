@@ -12,6 +12,7 @@ from slipstream_core.errors import UpstreamUnavailable
 from slipstream_core.settings import ClusterSettings, GatewaySettings
 from slipstream_gateway.sources.cluster.server_report import MOST_NAMED, MOST_UNREACHABLE_BYTES, Reachability
 
+from tests.gateway.cluster.compared import SPEC, list_server
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
 from tests.support.polling import eventually
 from tests.support.ports import lasting_ports
@@ -40,6 +41,31 @@ def test_pair_without_traffic_is_unready_while_its_server_is_gone(
         assert server.url in said
         openai_server(server.port)
         eventually(lambda: is_ready("True", "External"))
+
+
+def test_pair_of_the_operator_is_unready_while_its_server_answers_no_gateway(
+    space: Any, serve: Any, openai_server: Any, tmp_path: Path
+) -> None:
+    """The kubelet still sees it ready, as a Triton whose engine hangs."""
+    server = openai_server(*lasting_ports(1))
+    space.create("ModelPair", "acme", SPEC)
+    list_server(space, "slipstream-acme", server.port)
+    grant(space.server, space.name)
+    cluster = Cluster(space.client, space.name)
+    settings = ClusterSettings(kubeconfig=space.kubeconfig(), namespaces=(space.name,), report_namespace=space.name)
+    serve(GatewaySettings(cluster=settings))
+    with OperatorProcess(space.server, space.name, tmp_path) as operator:
+        operator.wait_ready()
+        deployment = eventually(lambda: cluster.get("deployments", "slipstream-acme"))
+        counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1)
+        status = {"observedGeneration": deployment["metadata"]["generation"], **counts}
+        space.client.patch_status(cluster.path("deployments", "slipstream-acme"), status)
+        cluster.wait_condition("modelpairs", "acme", "Ready", "True", "MinimumReplicasReady")
+        server.stop()
+        said = cluster.wait_condition("modelpairs", "acme", "Ready", "False", "EndpointsUnreachable")
+        assert "1 of 1 servers are ready; 1 of 1 gateways cannot reach up to 1 of 1 servers" in said
+        openai_server(server.port)
+        cluster.wait_condition("modelpairs", "acme", "Ready", "True", "MinimumReplicasReady")
 
 
 class _Gone:

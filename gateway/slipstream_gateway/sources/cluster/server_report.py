@@ -1,5 +1,5 @@
-"""The gateway's report on its servers: which external servers can be reached, and which servers may not speculate, by
-their checks or by the gateway's own kill switch.
+"""The gateway's report on its servers: which of them can be reached, and which may not speculate, by their checks or by
+the gateway's own kill switch.
 
 Requests alone do not show which servers can be reached: a pair without traffic would look healthy for ever, and a
 recovered one lost.
@@ -15,7 +15,6 @@ from itertools import islice
 
 import msgspec
 from slipstream_core.errors import SlipstreamError
-from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.manifest.kill_switch import Kill
 from slipstream_core.manifest.reports import EVERY_SERVER, UnreachableServers, WithheldServer, pair_object_key
 from slipstream_core.types import Capability, Reason, Withheld
@@ -27,13 +26,15 @@ PROBE_WITHIN_S = 4.0
 # Of the report: an object's annotations may have 256 KiB, most of it for applied generations.
 MOST_UNREACHABLE_BYTES = 15_000
 MOST_NAMED = 3  # servers of one pair: enough to know where to look
+_AGAIN_S = 1.0  # after the first miss of a server
 _MISSES = 2  # in a row, for a server that was reached before: a busy one may be late once
 _AT_ONCE = 32
 _log = logging.getLogger(__name__)
 
 
 class Reachability:
-    """Probes, every `every_s`, the servers of all pairs that name addresses, and calls `changed` after a new result.
+    """Probes, every `every_s`, the servers of all pairs, and calls `changed` after a new result. A kubelet does not see
+    an engine that hangs behind a server that answers its probes.
 
     `unreachable` has the servers that did not answer by their pair's `namespace/ModelPair/name`, for as many pairs as
     `MOST_UNREACHABLE_BYTES` can hold; None before the first round is over.
@@ -57,7 +58,8 @@ class Reachability:
                 if found != self.unreachable:
                     self.unreachable = found
                     self._changed()
-            await asyncio.sleep(self._every_s)
+            is_open = any(0 < misses < _MISSES for misses in self._misses.values())
+            await asyncio.sleep(min(_AGAIN_S, self._every_s) if is_open else self._every_s)
 
     async def _look(self) -> Mapping[str, UnreachableServers]:
         pairs = {served.route.key: list(_servers(served)) for served in self._snapshot().routes.values()}
@@ -87,10 +89,7 @@ def _fitting(pairs: Iterable[tuple[str, UnreachableServers]]) -> Mapping[str, Un
 
 
 def _servers(served: ServedRoute) -> Iterator[Replica]:
-    """The servers of both arms, each once, where the operator does not run them."""
-    engine = served.route.pair.spec.engine
-    if isinstance(engine, SlipstreamEngine | VllmEngine) and not engine.endpoints:
-        return
+    """The servers of both arms, each once."""
     speculative = served.speculative.replicas if served.speculative is not None else ()
     yield from {replica.name: replica for replica in (*served.plain.replicas, *speculative)}.values()
 

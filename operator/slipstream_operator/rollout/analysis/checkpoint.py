@@ -1,4 +1,4 @@
-"""A ledger as text, for `status.checkpoint`: compressed msgpack behind a checksum, in base64."""
+"""A ledger as text: compressed msgpack behind a checksum, in base64."""
 
 from __future__ import annotations
 
@@ -122,16 +122,16 @@ def _without_records(state: State) -> State:
 def _opened(text: str) -> tuple[int, bytes]:
     """The version of a checkpoint, and its compressed content. Raises `CheckpointError`."""
     if len(text) > MAX_CHARS:
-        raise CheckpointError(f"status.checkpoint: must have at most {MAX_CHARS} characters, got {len(text)}")
+        raise CheckpointError(f"must have at most {MAX_CHARS} characters, got {len(text)}")
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise CheckpointError(f"status.checkpoint: is not base64 ({error})") from error
+        raise CheckpointError(f"is not base64 ({error})") from error
     digest, packed = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if not packed or digest != _digest(packed):
-        raise CheckpointError("status.checkpoint: its checksum does not match: it was damaged or edited")
+        raise CheckpointError("its checksum does not match: it was damaged or edited")
     if packed[0] != _VERSION and packed[0] not in _OLDER:
-        raise CheckpointError(f"status.checkpoint: is of version {packed[0]}, this operator reads version {_VERSION}")
+        raise CheckpointError(f"is of version {packed[0]}, this operator reads version {_VERSION}")
     return packed[0], packed[1:]
 
 
@@ -139,7 +139,7 @@ def _decoded(packed: bytes, decoder: msgspec.msgpack.Decoder[_Value]) -> _Value:
     try:
         return decoder.decode(zlib.decompressobj().decompress(packed, _MAX_BYTES))
     except (zlib.error, msgspec.DecodeError) as error:
-        raise CheckpointError(f"status.checkpoint: cannot be read ({error})") from error
+        raise CheckpointError(f"cannot be read ({error})") from error
 
 
 def _digest(packed: bytes) -> bytes:

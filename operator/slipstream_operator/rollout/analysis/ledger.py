@@ -111,11 +111,13 @@ class PolicyLedger:
         self._looked_s = now_s
         return {name: self._facts(name, now_s) for name in sorted(self._state.records)}
 
-    def checkpoint(self, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
-        """The text for `restore`, with the states of the classes in `status`. It is stored in that status, so that both
-        are written at once or not at all. `follow` must be called with the same `status` and `paused`."""
+    def checkpoint(self, status: SpeculationPolicyStatus, *, paused: bool = False, evidence: bool = True) -> str:
+        """The text for `restore`, with the states of the classes in `status`. `follow` must be called with the same
+        `status` and `paused`. Without `evidence` it is short, and is stored in that status, so that both are written at
+        once or not at all: outcomes are then read from the store again."""
+        state = self._state if evidence else State(pair=self._pair)
         after = {"standings": standings_of(status), "paused": paused, "resumed_s": self._resumed_s(paused)}
-        return write_checkpoint(msgspec.structs.replace(self._state, **after))
+        return write_checkpoint(msgspec.structs.replace(state, **after))
 
     def _resumed_s(self, paused: bool) -> float:
         return self._looked_s if self._state.paused and not paused else self._state.resumed_s
