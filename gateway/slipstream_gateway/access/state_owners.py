@@ -16,8 +16,9 @@ from slipstream_core.errors import InvalidRequest, RequestCode, shorten
 MOST_KEYS = 1_000
 MOST_IDS = 1_000
 """Per key, in this process. In Redis a key has more."""
+_ID_CHARS = 512
 MOST_NAMED = 256
-"""Of one request, so that none makes Redis search for thousands."""
+"""Of one request, so that none makes the gateway or Redis search for thousands."""
 
 
 class SharedOwners(Protocol):
@@ -51,11 +52,11 @@ class StateOwners:
 
     async def check(self, owner: str, ids: Sequence[str]) -> None:
         """Raises `InvalidRequest` unless `owner` made all of `ids`."""
+        if len(ids) > MOST_NAMED:
+            message = f"A request may name {MOST_NAMED} responses and items at most, got {len(ids)}."
+            raise InvalidRequest(message, code=RequestCode.ARRAY_TOO_LONG)
         unknown = [one for one in ids if _hash(one) not in self._own.get(owner, ())]
-        if not unknown:
-            return
-        shared = self._shared if len(unknown) <= MOST_NAMED else None
-        if shared is not None and await shared.has(owner, _hashes(unknown)):
+        if not unknown or (self._shared is not None and await self._shared.has(owner, _hashes(unknown))):
             return
         message = f"Stored state with the id '{shorten(unknown[0])}' was not found among that of this key."
         raise InvalidRequest(message, code=RequestCode.STATE_NOT_FOUND)
@@ -70,5 +71,5 @@ def _hashes(ids: Sequence[str]) -> list[bytes]:
 
 
 def _hash(text: str) -> bytes:
-    """Of a fixed size, since servers choose the ids."""
-    return sha256(text.encode(errors="surrogatepass")).digest()[:16]
+    """Of a fixed size, since servers choose the ids; clients may send longer ones."""
+    return sha256(text[:_ID_CHARS].encode(errors="surrogatepass")).digest()[:16]

@@ -107,6 +107,12 @@ async def test_owners_are_shared_through_redis_and_known_alone_without_it(redis:
     await there.aclose()
 
 
+def test_request_that_names_thousands_is_refused(served: Callable[..., Any], keys: Keys) -> None:
+    key = keys.create(*PERMITTED)
+    answer = post(served().url, key, input=[REFERENCE] * 10_000 + [USER])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "array_above_max_length")
+
+
 async def test_what_is_known_of_a_key_is_bounded(redis: RedisServer) -> None:
     owners = StateOwners()
     await owners.add("a", [f"resp_{index}" for index in range(MOST_IDS + 1)])
