@@ -119,7 +119,7 @@ class Audit:
         if self.waiting < MAX_PENDING:
             for error, count in self._refusals.items():
                 if count > REFUSALS_PER_FLUSH:
-                    line = {"time": _stamp(time.time()), "event": "refused", "error": error}
+                    line: dict[str, Any] = {"time": _stamp(time.time()), "event": "refused", "error": error}
                     self._pending.append(partial(dict, line, more=count - REFUSALS_PER_FLUSH))
             self._refusals.clear()
         if self._dropped and not self._kept:  # after the lines that were before them

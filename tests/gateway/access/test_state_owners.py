@@ -91,7 +91,7 @@ def test_refused_request_frees_its_place(served: Callable[..., Any], keys: Keys)
 
 
 async def test_owners_are_shared_through_redis_and_known_alone_without_it(redis: RedisServer) -> None:
-    here, there = [StateOwners(RedisStateOwners(redis.url)) for _ in range(2)]
+    here, there = [StateOwners(RedisStateOwners(redis.url, pause_s=0.0)) for _ in range(2)]
     await here.add("a", ["resp_1", "msg_1"])
     await there.check("a", ["resp_1", "msg_1"])
     with pytest.raises(Exception, match="'resp_1' was not found"):
@@ -103,8 +103,23 @@ async def test_owners_are_shared_through_redis_and_known_alone_without_it(redis:
     await here.check("a", ["resp_1", "resp_3"])
     with pytest.raises(Exception, match="'resp_1' was not found"):
         await there.check("a", ["resp_1"])
+    redis.heal()
+    await here.add("a", ["resp_4"])
+    await there.check("a", ["resp_4"])
     await here.aclose()
     await there.aclose()
+
+
+async def test_redis_that_hangs_is_asked_once_for_a_while(redis: RedisServer) -> None:
+    owners = StateOwners(RedisStateOwners(redis.url, pause_s=PATIENCE_S))
+    await owners.add("a", ["resp_1"])
+    redis.pause()
+    await owners.add("a", ["resp_2"])
+    redis.resume()
+    await owners.add("a", ["resp_3"])
+    await owners.aclose()
+    with redis.client() as client:
+        assert client.zcard("slipstream:owned:{a}") <= 2
 
 
 def test_request_that_names_thousands_is_refused(served: Callable[..., Any], keys: Keys) -> None:
