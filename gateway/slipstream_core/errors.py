@@ -108,6 +108,7 @@ class RequestCode(StrEnum):
     INTEGER_TOO_SMALL = "integer_below_min_value"
     MISSING = "missing_required_parameter"
     MODEL_NOT_FOUND = "model_not_found"
+    STATE_NOT_FOUND = "previous_response_not_found"
     STRING_TOO_LONG = "string_above_max_length"
     TYPE = "invalid_type"
     UNKNOWN = "unknown_parameter"

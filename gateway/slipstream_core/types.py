@@ -177,7 +177,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     request to that endpoint, which not every backend supports. `mode` and `draft_length` are the client's preference,
     which a policy may permit; `learn` False excludes the outcome from the estimates. `capture`: the client allows or
     denies that the answer is kept for training; None without its header. `restricted` are the parameters for which a
-    key needs a permission. `raw` is the unchanged body, for upstreams with the same protocol.
+    key needs a permission. `state_ids` are the ids of stored state that it names. `raw` is the unchanged body, for
+    upstreams with the same protocol.
     """
 
     endpoint: Endpoint
@@ -203,6 +204,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     learn: bool = True
     capture: bool | None = None
     restricted: tuple[RestrictedUse, ...] = ()
+    state_ids: tuple[str, ...] = ()
     raw: bytes = b""
 
     @property

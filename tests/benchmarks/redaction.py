@@ -46,6 +46,16 @@ HOSTILE = {
     "combining marks": "e\u0301",
     "zero-width spaces": "4\u200b",
     "one letter": "a",
+    "tables": "| password | a |\n",
+    "titles": "password,user;token\t|  ",
+    "cells": 'password,"a',
+    "SQL": "(password) values (",
+    "lists": "password:\n- a\n",
+    "codes": "PIN ",
+    "input of commands": "echo 'a' | ",
+    ".pgpass": "a:5432:b:c:",
+    "FTP": "USER a\n",
+    "three quotes": "password='''\n",
 }
 
 

@@ -6,12 +6,14 @@ of Redis (`TIME`), because gateways with different clocks would use different mi
 that a double represents them to a hundredth of one.
 
     slipstream:limits:{id}   hash: r, t: up to when the rates of requests and of tokens are used; at: when these were
-                             written; day, usd: the spending of that day (UTC), in billionths of a USD
+                             written; back: by how much the clock was set back so far; day, usd: the spending of that
+                             day (UTC), in billionths of a USD
     slipstream:leases:{id}   sorted set: taken places, one for each choice of a running request, by the instant at
                              which they expire unless renewed: those of a dead gateway expire
 
 If the clock is set back, stored instants move back with it, so that no caller waits for the difference: `at` has the
-earlier clock's time. No instant counts further ahead than the longest time that it may stand for. A corrected instant
+earlier clock's time. Instants that gateways get do not change with it: they are those of a clock that was never set
+back. No instant counts further ahead than the longest time that it may stand for. A corrected instant
 is stored at once: from then on it comes closer.
 """
 
@@ -57,13 +59,16 @@ local now = (tonumber(time[1]) - {EPOCH_S}) * 1e6 + tonumber(time[2])
 local day = math.floor(tonumber(time[1]) / 86400)
 local function text(number) return string.format('%.17g', number) end
 local function rates(key)
-  local state = redis.call('HMGET', key, 'r', 't', 'at')
+  local state = redis.call('HMGET', key, 'r', 't', 'at', 'back')
   local r, t, at = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
   local back = math.max(at - now, 0)
+  local all = tonumber(state[4] or 0) + back
   local debt = at > 0 and {LONGEST_DEBT_US} or {US_PER_MINUTE}
   local new_r, new_t = math.min(r - back, now + {US_PER_MINUTE}), math.min(t - back, now + debt)
-  if new_r < r or new_t < t then redis.call('HSET', key, 'r', text(new_r), 't', text(new_t), 'at', text(now)) end
-  return new_r, new_t
+  if new_r < r or new_t < t then
+    redis.call('HSET', key, 'r', text(new_r), 't', text(new_t), 'at', text(now), 'back', text(all))
+  end
+  return new_r, new_t, all
 end
 """
 
@@ -76,7 +81,7 @@ local rpm, tpm, most, budget = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(AR
 local tokens, usd, places = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local state = redis.call('HMGET', KEYS[1], 'day', 'usd')
 local spent = tonumber(state[1] or -1) == day and tonumber(state[2]) or 0
-local r, t = rates(KEYS[1])
+local r, t, back = rates(KEYS[1])
 r, t = math.max(r, now), math.max(t, now)
 
 local function refuse(which, wait)
@@ -107,7 +112,7 @@ end
 redis.call('HSET', KEYS[1], 'r', text(r), 't', text(t), 'at', text(now), 'day', day, 'usd', text(spent + usd))
 local life = budget > 0 and 172800000 or math.ceil((math.max(r, t) - now) / 1000) + 60000
 if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIRE', KEYS[1], life) end
-return {{0, 0, now, math.ceil(r), math.floor(t), day}}
+return {{0, 0, now + back, math.ceil(r + back), math.floor(t + back), day}}
 """)
 
 # KEYS: limits, leases. ARGV: tokens per minute (0: no such limit), tokens and cost beyond the charge (negative: less),
@@ -118,10 +123,10 @@ local tpm, tokens, usd = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 for i = 6, #ARGV do redis.call('ZREM', KEYS[2], ARGV[i]) end
 local state = redis.call('HMGET', KEYS[1], 'day', 'usd')
 if tpm > 0 and tokens ~= 0 then
-  local r, t = rates(KEYS[1])
+  local r, t, back = rates(KEYS[1])
   local more = tokens * ({US_PER_MINUTE} / tpm)
   if more > 0 then t = math.max(t, now) + more
-  else t = t - math.max(0, math.min(-more, tonumber(ARGV[4]) - now)) end
+  else t = t - math.max(0, math.min(-more, tonumber(ARGV[4]) - back - now)) end
   t = math.min(t, now + {LONGEST_DEBT_US})
   redis.call('HSET', KEYS[1], 'r', text(r), 't', text(t), 'at', text(now))
   local life = math.max(math.ceil((t - now) / 1000), 0) + 60000

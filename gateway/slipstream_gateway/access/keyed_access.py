@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import msgspec
 from slipstream_core.errors import AccessError, Forbidden, ModelNotFound, NotAuthenticated
 from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Refusal, Use
+from slipstream_core.restricted_parameters import Restricted
 from slipstream_core.tasks import cancel
 from slipstream_core.types import GenerationRequest
 
@@ -24,6 +25,7 @@ from slipstream_gateway.access.limiting import Header, Limiter, limit_reached, r
 from slipstream_gateway.access.parameters import not_permitted
 from slipstream_gateway.access.principal import Principal, most_prompt_tokens, requested_output_tokens
 from slipstream_gateway.access.records import Jwt
+from slipstream_gateway.access.state_owners import StateOwners
 
 MOST_SERIES = 1000
 OTHER = "other"
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from slipstream_gateway.access.tokens import Tokens
 
 _BEARER = re.compile("bearer +", re.IGNORECASE)  # RFC 9110, 11.4: one blank or more, no tab
+_OF_STATE = frozenset({Restricted.PREVIOUS_RESPONSE_ID, Restricted.ITEM_REFERENCE})
 _MISSING = "No API key provided. Send it as 'Authorization: Bearer <key>'."
 
 
@@ -81,6 +84,17 @@ class Lease:
         self._request = request
         self._grant = grant
         self.headers = rate_headers(grant)
+
+    @property
+    def may_name_state(self) -> bool:
+        """Whether later requests of the key may name the answer. An id that the client chose may be another's."""
+        uses = [use.parameter for use in self._request.restricted]
+        return not _OF_STATE.isdisjoint(self._principal.scopes.parameters) and Restricted.REQUEST_ID not in uses
+
+    async def own(self, state_ids: Sequence[str]) -> None:
+        """Notes that the key made the response and the items `state_ids`."""
+        if self._access is not None:
+            await self._access.owners.add(self._principal.key_id, state_ids)
 
     def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """Corrects the charge to the tokens that the request used. None: unknown. An unknown prompt is charged at its
@@ -109,10 +123,12 @@ class KeyedAccess:
         limiter: Limiter,
         *,
         most_arriving: int,
+        owners: StateOwners | None = None,
         clock: Callable[[], float] = time.time,
         on_reload: Callable[[int], None] = lambda keys: None,
     ) -> None:
         self.counts = Counts()
+        self.owners = owners or StateOwners()
         self._file = keys
         self._limiter = limiter
         self._bodies = ArrivingBodies(most_arriving)
@@ -135,6 +151,7 @@ class KeyedAccess:
         await cancel(*self._tasks)
         if self._limiter.shared is not None:
             await self._limiter.shared.aclose()
+        await self.owners.aclose()
 
     def authenticate(self, authorization: str | None) -> Principal:
         """The caller behind an `authorization` header. Raises `NotAuthenticated`, `Forbidden`, or `UpstreamUnavailable`
@@ -168,10 +185,18 @@ class KeyedAccess:
                 raise not_permitted(use)
 
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
-        """Charges `request` to the caller's limits and takes its place. Raises `LimitReached`."""
+        """Charges `request` to the caller's limits and takes its place. Raises `LimitReached`, and `InvalidRequest` if
+        it names stored state that is not the key's."""
         charge = self._keyring.prices.expected(request, principal.limits)
         grant = await self._take(principal.key_id, principal.limits, charge)
-        return Lease(self, principal, request, grant)
+        lease = Lease(self, principal, request, grant)
+        try:
+            granted = principal.state.fullmatch
+            await self.owners.check(principal.key_id, [one for one in request.state_ids if granted(one) is None])
+        except BaseException:
+            lease.settle(0, 0)
+            raise
+        return lease
 
     async def charge_request(self, principal: Principal) -> tuple[Header, ...]:
         """Charges a request that runs no generation: one request per minute, and nothing of the other limits. The

@@ -31,6 +31,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     caller: Caller = ANONYMOUS
     models: re.Pattern[str] | None = None
+    state: re.Pattern[str] = re.compile(r"(?!)")
 
     @property
     def is_admin(self) -> bool:
@@ -51,6 +52,7 @@ def compile_principal(key_id: str, name: str, scopes: Scopes, priority: Priority
         limits=limits,
         caller=Caller(key_id=key_id, priority=priority),
         models=None if "*" in scopes.models else _any_of(scopes.models),
+        state=_any_of(scopes.state),
     )
 
 

@@ -42,13 +42,15 @@ _Usd = Annotated[float, Meta(ge=0, le=1e6)]
 class Scopes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The permissions of a caller. `models` are names or globs (`team-a/*`); `modes` are the permitted values of
     `x-slipstream-mode` besides `auto`; `draft_length` and `learn` permit those headers; `parameters` are the restricted
-    parameters that it may send; `admin` permits the admin paths."""
+    parameters that it may send; `state` are ids or globs of stored state that it may name besides its own responses;
+    `admin` permits the admin paths."""
 
     models: tuple[_Name, ...] = ("*",)
     modes: tuple[Mode, ...] = (Mode.SPECULATIVE, Mode.PLAIN)
     draft_length: bool = True
     learn: bool = True
     parameters: tuple[Restricted, ...] = ()
+    state: tuple[_Name, ...] = ()
     admin: bool = False
 
 

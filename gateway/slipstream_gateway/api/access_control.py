@@ -5,6 +5,7 @@ requested ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -23,9 +24,15 @@ from slipstream_gateway.upstreams.base import Usage
 
 
 class Lease(Protocol):
-    """The limits that an admitted request holds. `headers` inform the client of its limits and remainders."""
+    """The limits that an admitted request holds. `headers` inform the client of its limits and remainders.
+    `may_name_state`: the ids of a stored answer are to be noted with `own`."""
 
     headers: tuple[tuple[bytes, bytes], ...]
+
+    @property
+    def may_name_state(self) -> bool: ...
+
+    async def own(self, state_ids: Sequence[str]) -> None: ...
 
     def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """Corrects the charge to the tokens that the request used, once. None: unknown. An unknown prompt is charged at
@@ -61,6 +68,10 @@ class _NoLease:
     """Holds nothing, so settling has no effect."""
 
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    may_name_state = False
+
+    async def own(self, state_ids: Sequence[str]) -> None:
+        pass
 
     def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
         pass

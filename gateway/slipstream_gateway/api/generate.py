@@ -36,7 +36,7 @@ from slipstream_gateway.request.deadlines import client_late
 from slipstream_gateway.request.dispatch import Dispatcher
 from slipstream_gateway.request.outcome import Recorder
 from slipstream_gateway.upstreams.base import Piece
-from slipstream_gateway.upstreams.responses_wire import next_sequence_number
+from slipstream_gateway.upstreams.responses_wire import made_ids, next_sequence_number
 
 ERROR_SEND_TIMEOUT_S = 1.0
 SEND_TIMEOUT_S = 60.0  # for a client that reads nothing at all: a slow one takes a block well within it
@@ -114,7 +114,7 @@ class GenerateEndpoint:
         self, request: GenerationRequest, context: Context, lease: Lease, receive: Receive, send: Send, extra: Headers
     ) -> None:
         watch = ClientWatch(receive)
-        reply = _Reply(send, extra)
+        reply = _Reply(send, extra, lease if lease.may_name_state else None)
         call = self._dispatcher.call(request, context)
         client_waited = True
         try:
@@ -148,11 +148,13 @@ def shutting_down() -> UpstreamUnavailable:
 
 
 class _Reply:
-    """The bytes of one answer to the client: how far they were sent, and how to end them."""
+    """The bytes of one answer to the client: how far they were sent, and how to end them. `owner` notes the ids of a
+    response before the client can use them."""
 
-    def __init__(self, send: Send, extra: Headers) -> None:
+    def __init__(self, send: Send, extra: Headers, owner: Lease | None = None) -> None:
         self._send = send
         self._extra = extra
+        self._owner = owner
         self._started = False
         self._streaming = False
         self._is_response = False
@@ -165,6 +167,7 @@ class _Reply:
             return
         self._started = True
         body = b"" if answer.first is None else answer.first.data
+        await self._note_owner(call, body)
         with call.timer.waiting(SEND_TIMEOUT_S, "its answer", client_late):
             await send_reply(self._send, 200, [_JSON, *headers], body)
 
@@ -199,9 +202,16 @@ class _Reply:
 
     async def _send_piece(self, call: Call, piece: Piece) -> None:
         self._last = piece.data
+        await self._note_owner(call, piece.data)
         if piece.data:
             with call.timer.waiting(SEND_TIMEOUT_S, "a chunk", client_late):
                 await self._send({"type": "http.response.body", "body": piece.data, "more_body": True})
+
+    async def _note_owner(self, call: Call, data: bytes) -> None:
+        if self._owner is None or call.request.endpoint is not Endpoint.RESPONSES:
+            return
+        if made := made_ids(data, stream=call.request.stream):
+            await self._owner.own(made)
 
 
 @lru_cache(maxsize=4096)

@@ -31,7 +31,7 @@ from slipstream_gateway.api.features import (
     top_k_of,
     top_p_of,
 )
-from slipstream_gateway.api.restricted import restricted_uses
+from slipstream_gateway.api.restricted import restricted_uses, state_ids
 
 
 class RequestOverrides(NamedTuple):
@@ -228,6 +228,7 @@ def generation_request(
     if added:
         raw = msgspec.json.encode({**fields, **added})
     temperature = temperature_of(body.temperature)
+    restricted = () if parts is None else restricted_uses(fields, endpoint, parts)
     return GenerationRequest(
         endpoint=endpoint,
         model=body.model,
@@ -251,7 +252,8 @@ def generation_request(
         draft_length=draft_length_of(overrides.draft_length),
         learn=learn_of(overrides.learn),
         capture=capture_of(overrides.capture),
-        restricted=() if parts is None else restricted_uses(fields, endpoint, parts),
+        restricted=restricted,
+        state_ids=state_ids(restricted, fields, parts or ()),
         raw=raw,
     )
 

@@ -6,7 +6,7 @@ body may be nested deeply.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -52,6 +52,7 @@ _RUN_BY_CLIENTS = frozenset(
 # of a schema is no reference.
 _WITH_TOOLS = ("additional_tools", "tool_search_output")
 _OF_TOOLS = frozenset({"tools", "parameters", "input_schema", "output_schema", "schema"})
+_STATES = (Restricted.PREVIOUS_RESPONSE_ID, Restricted.CONVERSATION, Restricted.STORED_PROMPT)
 _NULL = frozenset({b"null"})
 _NEUTRAL = {str(Restricted.PRIORITY): frozenset({b"null", b"0"})}
 _decode_holders = msgspec.json.Decoder(list[_Holder]).decode
@@ -93,6 +94,23 @@ def restricted_uses(
     return tuple([RestrictedUse(*use) for use in found.items()])
 
 
+def state_ids(
+    uses: Sequence[RestrictedUse], fields: Mapping[str, msgspec.Raw], parts: Sequence[tuple[str, msgspec.Raw]]
+) -> tuple[str, ...]:
+    """The ids of stored state that a body with the restricted parameters `uses` names, for the arguments of
+    `restricted_uses`."""
+    used = {use.parameter for use in uses}
+    whole = [_decoded(fields[str(one)], "", {}) for one in _STATES if one in used]
+    named = [value.get("id") if isinstance(value, dict) else value for value in whole]
+    if used & {Restricted.ITEM_REFERENCE, Restricted.FILE_ID, Restricted.STORED_PROMPT}:
+        for value in _objects([whole, *(_decoded(raw, "", {}) for _, raw in parts)]):
+            if Restricted.ITEM_REFERENCE in (value.get("type"), *value):
+                named.append(value.get("id"))
+            files = [value.get("file_id"), *_items(value.get("file_ids"))]
+            named += [one for one in files if one is not None]
+    return tuple(map(str, named))
+
+
 def content_parts(messages: Sequence[WireMessage], raw: msgspec.Raw) -> list[tuple[str, msgspec.Raw]]:
     """The contents of chat messages that are lists of parts. `raw` is the JSON of `messages`."""
     if not any(isinstance(message.content, list) for message in messages):
@@ -106,20 +124,26 @@ def content_parts(messages: Sequence[WireMessage], raw: msgspec.Raw) -> list[tup
 
 def _find_in_part(where: str, part: Any, found: Uses) -> None:
     """Adds the restricted names and kinds at any depth of `part`."""
+    for value in _objects(part):
+        kind = value.get("type")
+        if isinstance(kind, str) and kind in _IN_PARTS:
+            found.setdefault(_IN_PARTS[kind], f"{where}.type")
+        for name in value.keys() & _IN_PARTS.keys():
+            if value[name] is not None:
+                found.setdefault(_IN_PARTS[name], f"{where}.{name}")
+        if kind in _WITH_TOOLS:
+            _find_server_tools(value.get("tools"), found)
+
+
+def _objects(part: Any) -> Iterator[dict[str, Any]]:
+    """The objects at any depth of `part`, except those of tools."""
     values = [part]
     while values:
         value = values.pop()
         if isinstance(value, list):
             values += value
         elif isinstance(value, dict):
-            kind = value.get("type")
-            if isinstance(kind, str) and kind in _IN_PARTS:
-                found.setdefault(_IN_PARTS[kind], f"{where}.type")
-            for name in value.keys() & _IN_PARTS.keys():
-                if value[name] is not None:
-                    found.setdefault(_IN_PARTS[name], f"{where}.{name}")
-            if kind in _WITH_TOOLS:
-                _find_server_tools(value.get("tools"), found)
+            yield value
             values += [inner for name, inner in value.items() if name not in _OF_TOOLS]
 
 

@@ -18,6 +18,7 @@ from slipstream_core.manifest.kill_file import KillFile, kills_beside
 from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits, SharedLimits
+from slipstream_gateway.access.state_owners import SharedOwners, StateOwners
 from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl
 from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model
 from slipstream_gateway.fleet.fleet import ConfigurationSource, Fleet
@@ -83,6 +84,7 @@ def build_access(settings: GatewaySettings, audit: Audit) -> AccessControl:
         keys,
         Limiter(LocalLimits(parts=settings.workers), _shared(settings)),
         most_arriving=settings.limits.max_in_flight,
+        owners=StateOwners(_shared_owners(settings)),
         clock=time.time,
         on_reload=lambda number: audit.event("keys", who="file", keys=number),
     )
@@ -100,6 +102,14 @@ def _shared(settings: GatewaySettings) -> SharedLimits | None:
     from slipstream_core.redis.redis_limits import RedisLimits
 
     return RedisLimits(settings.redis_url)
+
+
+def _shared_owners(settings: GatewaySettings) -> SharedOwners | None:
+    if settings.redis_url is None:
+        return None
+    from slipstream_core.redis.redis_state_owners import RedisStateOwners
+
+    return RedisStateOwners(settings.redis_url)
 
 
 def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None = None) -> Upstream:

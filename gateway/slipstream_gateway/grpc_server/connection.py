@@ -39,6 +39,8 @@ Handler = Callable[[Call], Awaitable[None]]
 
 _MAX_CALLS = 1024
 _CLOSE_S = 1.0  # for a connection that is being closed, until it is aborted
+_LAST_STREAM = 2**31 - 1
+_END_PING = b"shutdown"
 _SHORT_BYTES = 1024  # a part of a message that is shorter counts as a frame that carries nothing
 _HEADER_BYTES = 32  # decoding them costs as much as a small frame
 _CONNECTION_WINDOW_BYTES = 64 * 1024 * 1024
@@ -73,6 +75,7 @@ class Connection(asyncio.Protocol):
         self._has_settings = False
         self._has_empty_table = False
         self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._knows_end: asyncio.Future[None] = self._loop.create_future()  # the client, that the server stops
         self._calls: dict[int, Call] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._last_stream = 0
@@ -189,10 +192,12 @@ class Connection(asyncio.Protocol):
 
     async def drain(self, timeout_s: float) -> None:
         deadline_s = self._loop.time() + timeout_s
+        if self._has_settings and not self._is_broken:
+            await self._announce_end(min(timeout_s, _CLOSE_S))
         self._is_ending = True
         self._go_away(ErrorCode.NO_ERROR)
         if tasks := list(self._tasks.values()):
-            await asyncio.wait(tasks, timeout=timeout_s)
+            await asyncio.wait(tasks, timeout=max(deadline_s - self._loop.time(), 0.0))
         for call in self._calls.values():
             call.end(trailers(Status.UNAVAILABLE, "the server stops"))
         self._abort_all()
@@ -201,6 +206,13 @@ class Connection(asyncio.Protocol):
         self._close()
         await asyncio.wait([self._lost], timeout=max(deadline_s - self._loop.time(), _CLOSE_S))
         self._transport.abort()
+
+    async def _announce_end(self, timeout_s: float) -> None:
+        """Serves on until the client knows that the server stops: calls that it sent before are not refused (RFC 9113,
+        section 6.8)."""
+        self._go_away(ErrorCode.NO_ERROR, last_stream=_LAST_STREAM)
+        self.send_frame(FrameType.PING, 0, 0, _END_PING)
+        await asyncio.wait((self._knows_end, self._lost), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     # Frames in
 
@@ -342,7 +354,10 @@ class Connection(asyncio.Protocol):
     def _on_ping(self, flags: int, stream: int, payload: bytes) -> None:
         if stream or len(payload) != 8:
             raise BrokenProtocol(ErrorCode.FRAME_SIZE_ERROR, "a PING frame is not valid")
-        if not flags & Flag.ACK:
+        if flags & Flag.ACK:
+            if payload == _END_PING and not self._knows_end.done():
+                self._knows_end.set_result(None)
+        else:
             self._outbox.answer(frame(FrameType.PING, Flag.ACK, 0, payload))
 
     def _on_window_update(self, flags: int, stream: int, payload: bytes) -> None:
@@ -391,8 +406,9 @@ class Connection(asyncio.Protocol):
         for stream in list(self._calls):
             self._abort(stream)
 
-    def _go_away(self, code: ErrorCode) -> None:
-        self.send_frame(FrameType.GOAWAY, 0, 0, uint32(self._last_stream) + uint32(code))
+    def _go_away(self, code: ErrorCode, last_stream: int | None = None) -> None:
+        last = self._last_stream if last_stream is None else last_stream
+        self.send_frame(FrameType.GOAWAY, 0, 0, uint32(last) + uint32(code))
 
     def _close(self) -> None:
         self._outbox.flush()

@@ -2,7 +2,8 @@
 
 After a server broke with a request, one further server may try, because most servers break for reasons of their own.
 A stream that broke after at least `PROGRESS_TOKENS` may try again. Requests of the same content that broke servers
-`MAX_RUNS` times are refused for `REFUSED_S`; an answer clears the content. An engine that dies may return an internal
+`MAX_RUNS` times are refused for `REFUSED_S`; an answer to a body that broke one clears its content, and no answer to a
+harmless variant does. An engine that dies may return an internal
 error before its connections close, so the server is probed after one. Breaks are counted per gateway.
 """
 
@@ -32,16 +33,19 @@ _log = logging.getLogger(__name__)
 
 
 class Break(msgspec.Struct, frozen=True, kw_only=True):
-    """A server broke with a request whose content has the hash `content`."""
+    """A server broke with a request whose content has the hash `content`, and whose body `body`."""
 
     content: str
     server: str
+    body: bytes = b""
 
 
 class _Breaks(msgspec.Struct):
-    """The breaks of one content: their number, the time of the latest, and the time of the latest on each server."""
+    """The breaks of one content: their number, the time of the latest, the time of the latest on each server, and the
+    bodies, each server's latest."""
 
     by_server: dict[str, float] = {}
+    bodies: dict[str, bytes] = {}
     number: int = 0
     last_s: float = 0.0
 
@@ -75,7 +79,7 @@ class QueriesOfDeath:
         """Records a failed attempt."""
         if not isinstance(error, UpstreamError):
             return
-        seen = Break(content=_content(pair, request), server=replica.name)
+        seen = Break(content=_content(pair, request), server=replica.name, body=_body(request))
         if error.broke:
             self._saw(seen)
         elif isinstance(error, UpstreamFailed):
@@ -86,8 +90,10 @@ class QueriesOfDeath:
                 doubts.append(seen)
 
     def answered(self, pair: str, request: GenerationRequest) -> None:
-        """Records a whole answer: the request breaks no server."""
-        self.known.pop(_content(pair, request), None)
+        """Records a whole answer: this body breaks no server."""
+        breaks = self.known.get(content := _content(pair, request))
+        if breaks is not None and set(breaks.bodies.values()) == {_body(request)}:
+            del self.known[content]
 
     def _saw(self, seen: Break) -> None:
         if self._add(seen):
@@ -111,6 +117,7 @@ class QueriesOfDeath:
     def _add(self, seen: Break) -> bool:
         """Counts a break. Returns whether requests of its content are refused from now on."""
         breaks, now_s = self._of(seen.content), self._clock()
+        breaks.bodies[seen.server] = seen.body
         breaks.last_s = now_s
         before_s = breaks.by_server.get(seen.server)
         breaks.by_server[seen.server] = now_s
@@ -131,6 +138,10 @@ class QueriesOfDeath:
         if len(self.known) > MAX_KNOWN:
             del self.known[next(iter(self.known))]
         return breaks
+
+
+def _body(request: GenerationRequest) -> bytes:
+    return hashlib.blake2b(request.raw, digest_size=16).digest()
 
 
 def _content(pair: str, request: GenerationRequest) -> str:

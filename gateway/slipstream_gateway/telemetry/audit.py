@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +114,14 @@ class Audit:
             self._kept = await asyncio.to_thread(self._sink.write, lines, self._kept)
 
     def _sum_up(self) -> None:
-        """Adds lines with the counts of omitted ones; these are never dropped."""
-        for error, count in self._refusals.items():
-            if count > REFUSALS_PER_FLUSH:
-                self.event("refused", error=error, more=count - REFUSALS_PER_FLUSH)
-        self._refusals.clear()
+        """Adds lines with the counts of omitted ones; these are never dropped. Refusals count on while there is no
+        room for such a line."""
+        if self.waiting < MAX_PENDING:
+            for error, count in self._refusals.items():
+                if count > REFUSALS_PER_FLUSH:
+                    line: dict[str, Any] = {"time": _stamp(time.time()), "event": "refused", "error": error}
+                    self._pending.append(partial(dict, line, more=count - REFUSALS_PER_FLUSH))
+            self._refusals.clear()
         if self._dropped and not self._kept:  # after the lines that were before them
             dropped, self._dropped = self._dropped, 0
             line = {"time": _stamp(time.time()), "event": "dropped", "lines": dropped}
@@ -173,6 +177,8 @@ class LineSink:
         if self._path is None:
             return
         held = os.fstat(self._descriptor)
+        if held.st_size:  # another process may have been stopped within a line
+            self._is_torn = os.pread(self._descriptor, 1, held.st_size - 1) != b"\n"
         try:
             named = os.stat(self._path)
         except FileNotFoundError:
@@ -267,4 +273,4 @@ def _stamp(at_s: float) -> str:
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -9,6 +9,7 @@ https://platform.openai.com/docs/api-reference/responses-streaming
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import msgspec
@@ -27,6 +28,19 @@ _FAILURE = re.compile(
     rb'"type"\s*:\s*"(?:error|response\.failed)"|"error"\s*:\s*[^\sn]|"object"\s*:\s*"error"|(?:\A|\n)event: ?error'
 )
 _SEQUENCE_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,12})')
+
+
+class _Item(msgspec.Struct):
+    id: str | None = None
+
+
+class _Made(msgspec.Struct):
+    id: str | None = None
+    output: list[_Item] | None = None
+
+
+class _MadeEvent(msgspec.Struct):
+    response: _Made | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -90,6 +104,25 @@ def read_response_usage(body: bytes) -> Usage:
     if not usage.exact:
         usage.most_output_tokens = most_tokens_of_response(body)
     return usage
+
+
+def made_ids(data: bytes, *, stream: bool) -> list[str]:
+    """The ids of the response in `data` and of its items: in the events of a `stream` that begin or end it, else in a
+    whole body. Empty for other data."""
+    blocks = [data]
+    if stream:
+        blocks = [event_data(one) for one in split_events(data) if _ANNOUNCEMENT.search(one) or _END.search(one)]
+    ids: list[str | None] = []
+    for block in blocks:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            made = (
+                msgspec.json.decode(block, type=_MadeEvent).response
+                if stream
+                else msgspec.json.decode(block, type=_Made)
+            )
+            if made is not None:
+                ids += [made.id, *(item.id for item in made.output or ())]
+    return [one for one in ids if one]
 
 
 def next_sequence_number(data: bytes) -> int:

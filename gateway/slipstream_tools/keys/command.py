@@ -201,6 +201,12 @@ def _add_rights(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="restricted parameter that the key may send, as listed in docs/access.md; may be repeated (none)",
     )
+    parser.add_argument(
+        "--state",
+        action="append",
+        metavar="ID",
+        help="id or glob of stored state that is the key's besides its own responses; may be repeated (none)",
+    )
     parser.add_argument("--admin", action="store_true", help="permit the admin paths")
     parser.add_argument("--priority", choices=[str(one) for one in Priority], default=str(Priority.NORMAL))
     parser.add_argument("--requests-per-minute", type=at_least_one, metavar="N")
@@ -224,6 +230,7 @@ def _scopes(args: argparse.Namespace) -> Scopes:
         draft_length=not args.no_draft_length,
         learn=not args.no_learn_off,
         parameters=tuple(map(Restricted, args.parameter or ())),
+        state=tuple(args.state or ()),
         admin=args.admin,
     )
 

@@ -539,3 +539,32 @@ async def test_connections_over_the_limit_are_dropped(serve: Serve) -> None:
             assert await other.end() is None
         busy.send(frame(DATA, END_STREAM, 1, MESSAGE))
         assert (await busy.receive_kind(DATA)).payload == MESSAGE
+
+
+async def test_call_that_was_sent_before_the_client_knew_the_end_is_served(serve: Serve) -> None:
+    running = contextlib.AsyncExitStack()
+    server = await running.enter_async_context(serve())
+    async with connected(server) as client:
+        client.send(client.head(), frame(DATA, END_STREAM, 1, MESSAGE))
+        await client.receive_kind(DATA)
+        stopping = asyncio.ensure_future(running.aclose())
+        first = await client.receive_kind(GOAWAY)
+        assert int.from_bytes(first.payload[:4], "big") == 2**31 - 1
+        ping = await client.receive_kind(PING)
+        client.send(client.head(3), frame(DATA, END_STREAM, 3, MESSAGE), frame(PING, 1, 0, ping.payload))
+        assert (await client.receive_kind(DATA, 3)).payload == MESSAGE
+        second = await client.receive_kind(GOAWAY)
+        assert second.payload == (3).to_bytes(4, "big") + bytes(4)
+    await stopping
+
+
+async def test_client_that_does_not_answer_holds_the_end_up_for_a_second(serve: Serve) -> None:
+    running = contextlib.AsyncExitStack()
+    server = await running.enter_async_context(serve())
+    async with connected(server) as client:
+        client.send(client.head(), frame(DATA, END_STREAM, 1, MESSAGE))
+        await client.receive_kind(DATA)
+        stopping = asyncio.ensure_future(running.aclose())
+        ends = [(await client.receive_kind(GOAWAY)).payload[:4] for _ in range(2)]
+        assert ends == [(2**31 - 1).to_bytes(4, "big"), (1).to_bytes(4, "big")]
+    await stopping

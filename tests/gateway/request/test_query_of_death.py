@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from slipstream_core.errors import BreaksServers, UpstreamFailed, UpstreamUnavailable
 from slipstream_core.settings import OverloadSettings
@@ -132,6 +133,16 @@ def test_an_answer_clears_a_request() -> None:
     deaths.answered("pair", request("text"))
     deaths.failed("pair", request("text"), Server("b"), BROKE)  # type: ignore[arg-type]
     assert not refused(deaths, "text")
+
+
+def test_an_answer_to_a_harmless_variant_clears_nothing() -> None:
+    deaths = QueriesOfDeath()
+    deadly = msgspec.structs.replace(request("text"), raw=b'{"logit_bias":{"-1":1}}')
+    harmless = msgspec.structs.replace(request("text"), raw=b'{"logit_bias":{"1":1}}')
+    deaths.failed("pair", deadly, Server("a"), BROKE)  # type: ignore[arg-type]
+    deaths.answered("pair", harmless)
+    deaths.failed("pair", deadly, Server("b"), BROKE)  # type: ignore[arg-type]
+    assert refused(deaths, "text")
 
 
 @pytest.mark.parametrize("is_up", [True, False])

@@ -233,6 +233,31 @@ async def test_a_debt_of_tokens_survives_a_clock_that_is_set_back(server: RedisS
             assert stored_us - _now_us(redis) < 700_000_000  # it gets shorter from now on
 
 
+async def test_refund_after_the_clock_was_set_back_is_what_has_not_elapsed(server: RedisServer) -> None:
+    limits = Limits(requests_per_minute=100, tokens_per_minute=1000)
+    async with gateways(server.url, 1) as (one,):
+        with server.client() as redis:
+            grant = await one.admit("refund", limits, Charge(600))  # 36 s
+            assert isinstance(grant, Grant)
+            written_a_day_ahead(redis, "refund")
+            later = await one.admit("refund", limits, Charge(300))  # 18 s, by the clock that was set back
+            assert isinstance(later, Grant)
+            elapsed_us = 30_000_000  # as if both were granted that long ago
+            for field in ("r", "t", "at"):
+                redis.hincrbyfloat(limits_key("refund"), field, -elapsed_us)
+            later = later._replace(tokens_until_us=later.tokens_until_us - elapsed_us)
+            before_us = float(redis.hget(limits_key("refund"), "t") or 0)
+            granted = grant._replace(tokens_until_us=grant.tokens_until_us + DAY_US - elapsed_us)
+            one.settle(Use("refund", limits, granted, Charge(600), Charge(0)))
+            await soon(lambda: float(redis.hget(limits_key("refund"), "t") or 0) < before_us)
+            refunded_us = before_us - float(redis.hget(limits_key("refund"), "t") or 0)
+            assert 0 < refunded_us <= 6_000_000
+            one.settle(Use("refund", limits, later, Charge(300), Charge(0)))
+            await soon(lambda: float(redis.hget(limits_key("refund"), "t") or 0) < before_us - refunded_us)
+            ahead_us = float(redis.hget(limits_key("refund"), "t") or 0) - _now_us(redis)
+            assert ahead_us <= 6_000_000  # no caller is locked out
+
+
 async def test_no_instant_counts_further_ahead_than_it_may(server: RedisServer) -> None:
     """Also not one of an older version, which did not write when it was written."""
     limits = Limits(requests_per_minute=60, tokens_per_minute=6000, concurrent=2)

@@ -99,6 +99,32 @@ async def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path) -> None:
     assert (found[-1]["event"], found[-1]["lines"], audit.dropped_total) == ("dropped", 7, 7)
 
 
+async def test_line_of_a_process_that_was_stopped_within_it_spoils_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    file.write_text('{"event": "decis')
+    audit = Audit(LineSink(file))
+    async with audit.running():
+        audit.event("kill", who="alice", pair="a")
+    fragment, *whole = file.read_text().splitlines()
+    assert fragment == '{"event": "decis'
+    assert [json.loads(line)["event"] for line in whole] == ["kill"]
+
+
+async def test_refusals_are_counted_while_no_line_has_room(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    audit = Audit(LineSink(file))
+    for number in range(MAX_PENDING):
+        audit.event("configuration", generation=str(number))
+    for _ in range(1000):
+        audit.refused("unauthenticated")
+    async with audit.running():
+        await soon(lambda: audit.waiting == 0)
+    found = lines(file)
+    refused = [line for line in found if line["event"] == "refused"]
+    [dropped] = [line["lines"] for line in found if line["event"] == "dropped"]
+    assert (sum(line.get("more", 1) for line in refused), dropped) == (1000 - REFUSALS_PER_FLUSH, REFUSALS_PER_FLUSH)
+
+
 async def test_many_refusals_of_a_kind_become_one_line_with_their_number(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     audit = Audit(LineSink(file))

@@ -16,17 +16,60 @@ _USER = re.compile(
     r"(?<![^\s;|&(])(?:-u|--user|--proxy-user|--basic)[ \t=]{1,3}[\"']?[^\s:\"']{1,200}:(?P<value>[^\s\"']+)"
 )
 # Each command with its own flag for a password: `-P` is a port for mysql, and `-p` for redis-cli.
-_COMMANDS = tuple(
-    re.compile(rf"\b(?:{names})(?=[ \t])[^\n]{{0,120}}?[ \t]{flag}[\"']?(?P<value>[^\s\"']{{4,}})")
-    for flag, names in (
-        (r"-p[ \t]?", r"sshpass|(?:docker|podman|helm registry) login|(?:mysql|mariadb|mongo)\w*|psql|7za?|rar|unrar"),
-        (r"-P[ \t]?", "zip|unzip|sqlcmd"),
-        (r"-a[ \t]{1,3}", "redis-cli"),
-        (r"-w[ \t]{1,3}", r"ldap\w+"),
+_FLAGS = tuple(
+    (
+        words,
+        re.compile(rf"\b(?:{'|'.join(words)})\w*(?=[ \t])[^\n]{{0,120}}?[ \t]{flag}[\"']?(?P<value>[^\s\"']{{4,}})"),
+    )
+    for flag, words in (
+        (
+            r"-p[ \t]?",
+            (
+                "sshpass",
+                "az login",
+                "hydra",
+                "docker login",
+                "podman login",
+                "registry login",
+                "mysql",
+                "mariadb",
+                "mongo",
+                "psql",
+            ),
+        ),
+        (r"-p[ \t]?", ("7z", "rar", "unrar")),
+        (r"-P[ \t]?", ("zip", "unzip", "sqlcmd")),
+        (r"-a[ \t]{1,3}", ("redis-cli",)),
+        (r"-w[ \t]{1,3}", ("ldap",)),
     )
 )
+_PIPED = re.compile(
+    r"\b(?:echo|printf)[ \t]+(?:-\w+[ \t]+)?(?P<quote>[\"']?)(?:[\w.-]{1,64}:(?=[^\n|]{0,120}\|[^\n|]{0,40}chpasswd))?"
+    r"(?P<value>[^\n\"'|]{1,120}?)(?P=quote)[ \t]*\|[^\n|]{0,80}?"
+    r"(?:sudo[ \t][^\n|]{0,20}-S|-?-stdin|chpasswd|--with-token|smbpasswd|cryptsetup|\bpasswd)\b"
+)
+_NET_USER = re.compile(r"\bnet[ \t]+user[ \t]+[^\s/]\S{0,63}[ \t]+(?P<value>[^\s/*]\S*)", re.IGNORECASE)
+_FTP = re.compile(r"\bUSER \S{1,200}[^\n]{0,80}\n(?:[^\n]{0,200}\n){0,2}?[^\nA-Za-z]{0,4}PASS (?P<value>\S+)")
+_PGPASS = re.compile(
+    r"^[^\s:#/]{1,200}:(?:\d{3,5}|\*):[A-Za-z_*][^\s:]{0,64}:[A-Za-z_*][^\s:]{0,64}:(?P<value>\S+)$", re.MULTILINE
+)
+_IMAP = re.compile(r"\bLOGIN[ \t]+\S{1,200}[ \t]+(?P<value>[^\s(]\S{3,})[ \t]*$", re.MULTILINE)
+_ONE_TIME = re.compile(r"(?<![\w.])(?:[A-Z]-)?(?P<value>\d{4,8}) is your [^\n.]{0,40}\bcode\b")
 _LITERALS = re.compile(r"--from-literal[ \t=]{1,3}[\"']?[^\s=\"']{1,200}=(?P<value>[^\s\"']+)")
 _COOKIE_FLAG = re.compile(r"(?<!\S)(?:-b|--cookie)[ \t=]{1,3}(?P<value>\"[^\"\n]+|'[^'\n]+|[^\s=]{1,80}=\S+)")
+# Words of which a text with a match has one, and the pattern.
+_COMMANDS = (
+    *_FLAGS,
+    (("-u", "--user", "--proxy-user", "--basic"), _USER),
+    (("echo", "printf"), _PIPED),
+    (("net", "NET", "Net"), _NET_USER),
+    (("PASS ",), _FTP),
+    (("LOGIN",), _IMAP),
+    (("is your ",), _ONE_TIME),
+    ((":",), _PGPASS),
+    (("--from-literal",), _LITERALS),
+    (("-b", "--cookie"), _COOKIE_FLAG),
+)
 _DSN = re.compile(r"(?<![\w.@:+-])[\w.+-]{1,64}:(?P<value>[^\s\"'`]{1,200}?)@(?:tcp|unix)\(")  # of Go's MySQL driver
 _URL_WORD = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*+://[^\s\"'<>`]+")
 _KIND = re.compile(r"kind[\"']?:[ \t]*[\"']?Secret\b")
@@ -58,9 +101,10 @@ def tokens(text: str) -> Iterator[Span]:
 
 
 def commands(text: str) -> Iterator[Span]:
-    """Passwords and cookies in the arguments of commands."""
-    for pattern in (_USER, *_COMMANDS, _LITERALS, _COOKIE_FLAG):
-        yield from (match.span("value") for match in pattern.finditer(text))
+    """Passwords and cookies in the arguments and the input of commands, and in lines of `.pgpass`."""
+    for words, pattern in _COMMANDS:
+        if any(word in text for word in words):  # a pattern takes several times as long as a search for its words
+            yield from (match.span("value") for match in pattern.finditer(text))
 
 
 def urls(text: str) -> Iterator[Span]:

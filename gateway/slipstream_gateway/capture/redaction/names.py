@@ -1,7 +1,8 @@
 """Names of secrets in twenty languages, in small letters.
 
-Three sorts: what a name of `PASSWORD` is given is always a secret, also without a sign between them; what a name of
-`NAMED` is assigned is one; what stands after a name of `BARE` is one if it looks random.
+Four sorts: what a name of `PASSWORD` is given is always a secret, also without a sign between them; what a name of
+`NAMED` is assigned is one; what stands after a name of `BARE` is one if it looks random; the digits after a name of
+`CODE` are one.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from enum import IntEnum
 
 
 class Sort(IntEnum):
-    BARE = 0
-    NAMED = 1
-    PASSWORD = 2
+    CODE = 0
+    BARE = 1
+    NAMED = 2
+    PASSWORD = 3
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -59,9 +61,21 @@ _NAMED = _names("""
     비밀키, 토큰, api 키, सीक्रेट, مفتاح api, کلید api
 """)
 _BARE = _names("""
-    token, key, auth, pin, sid, sess, session, login, logins, creds
+    token, tokens, key, auth, sid, sess, session, login, logins, creds
     schlüssel, clé, clef, jeton, clave, llave, chave, chiave, klucz, sleutel, anahtar, anahtarım, kulcs, nyckel, avain
-    ключ, токен, токеном, пин, 鍵, キー, 키
+    ключ, токен, токеном, 鍵, キー, 키
+""")
+_SHORT_CODES = _names("pin, pins, puk, cvv, cvv2, cvc, cvc2, csc, tan, tans, mtan, pushtan, otp, totp, пин")
+_CODES = _names("""
+    security code, verification code, confirmation code, authentication code, one-time code, one time code, login code
+    sms code, 2fa code, backup code, recovery code, pincode
+    geheimzahl, prüfnummer, prüfziffer, sicherheitscode, bestätigungscode, verifizierungscode, einmalcode, sms-code
+    code de sécurité, code de vérification, code de confirmation, code confidentiel, code secret, cryptogramme
+    código de seguridad, código de verificación, código de confirmación, código de segurança, código de verificação
+    codice di sicurezza, codice di verifica, kod weryfikacyjny, kod bezpieczeństwa, beveiligingscode, verificatiecode
+    doğrulama kodu, güvenlik kodu, код подтверждения, код безопасности, пин-код
+    验证码, 驗證碼, 安全码, 安全碼, 認証コード, 確認コード, セキュリティコード, 인증번호, 인증 코드, 보안 코드
+    رمز التحقق, رمز الأمان, ओटीपी, पिन
 """)
 # `key` and `token` after one of these, with or without a sign between, are of the sort NAMED.
 COMPOUNDS = _names("""
@@ -69,14 +83,16 @@ COMPOUNDS = _names("""
     service, refresh, id, session, bearer, security, bot
 """)
 NAMES = {
+    **dict.fromkeys((*_CODES, *_SHORT_CODES), Sort.CODE),
     **dict.fromkeys(_BARE, Sort.BARE),
     **dict.fromkeys(_NAMED, Sort.NAMED),
     **dict.fromkeys((*_PASSWORDS, *_SHORT_PASSWORDS), Sort.PASSWORD),
 }
-SHORT = frozenset((*_SHORT_PASSWORDS, *_BARE))
+ASCII_NAMES = {name: sort for name, sort in NAMES.items() if name.isascii()}
+SHORT = frozenset((*_SHORT_PASSWORDS, *_BARE, *_SHORT_CODES))
 IS_WORDS = _names("""
-    is, was, are, ist, war, lautet, lauten, heißt, est, sont, es, era, é, è, to, jest, это, är, on, olarak, adalah, là
-    ialah, je, van, de
+    is, was, are, ist, war, sind, son, sono, são, lautet, lauten, heißt, est, sont, es, era, é, è, to, jest, это, är, on
+    olarak, adalah, là, ialah, je, van, de
 """)
 # What a password is said to be without being shown.
 STATES = frozenset(

@@ -11,8 +11,9 @@ from typing import Any
 from slipstream_core.manifest.capture import Capture
 
 from slipstream_gateway.capture.redaction import forms, numbers
-from slipstream_gateway.capture.redaction.labelled import is_secret_name, labelled, looks_random
+from slipstream_gateway.capture.redaction.labelled import is_secret_name, labelled, looks_random, names_in
 from slipstream_gateway.capture.redaction.services import service_keys
+from slipstream_gateway.capture.redaction.tables import columns
 from slipstream_gateway.capture.redaction.views import View, folded, views_of
 
 Found = tuple[int, int, str]
@@ -126,7 +127,8 @@ class Redactor:
         yield from _sourced(view, blocks, "[secret]")
         if view.was_encoded:
             yield from _sourced(view, forms.pairs(view.text), "[secret]")
-        values = [*labelled(view.text)]
+        names = names_in(view.text)
+        values = [*columns(view.text, names), *labelled(view.text, names)]
         for begin, end, label in values:
             yield (*view.source(begin, end), label)
         # What is found already would cost the scanner time: it is quadratic in the number of key blocks.
