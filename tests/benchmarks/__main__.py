@@ -32,6 +32,7 @@ BENCHMARKS = {
     "gateway_cost": Benchmark("what the gateway, keys and limits add in front of an OpenAI-compatible server"),
     "gateway_arms": Benchmark("both arms as a client of the running system sees them"),
     "routing": Benchmark("plain, speculative and routed on the mixed workload, alone and under load"),
+    "never_slower": Benchmark("classes beside a server that never speculates, by load and by `protect`"),
     "predicted_saving": Benchmark("predicted against measured savings, from runs of slipstream bench", needs_file=True),
     "ext_proc_floods": Benchmark("a worker's health while clients of the filter's gRPC server flood it"),
     "litellm": Benchmark("what the callback adds to a request through LiteLLM"),
