@@ -157,8 +157,8 @@ class Engine:
         step_ms = self._costs.step_ms(rows + prefill_rows, len(decoding), context)
         for one, length in zip(decoding, lengths, strict=True):
             accepted_sum += self._advance(one, length)
-        if offered and not prefill_rows:  # as in the plugin: steps with prompts say nothing of the costs
-            self._rows.note_step(len(decoding), rows, step_ms / 1e3, len(decoding) + offered)
+        if offered:
+            self._rows.note_step(len(decoding), rows + prefill_rows, step_ms / 1e3, len(decoding) + offered)
             self._rows.note_drafting(passes, drafting_ms / 1e3, LONGEST_DRAFT)
         self._tokens_per_step += 0.05 * (1 + accepted_sum / len(decoding) - self._tokens_per_step)
         for at, value in enumerate((1, len(decoding), rows, context)):
