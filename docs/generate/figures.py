@@ -1,5 +1,5 @@
-"""The pictures of docs/when-it-pays.md and docs/measurements.md: Vega-Lite charts of what `python -m
-tests.benchmarks.when_it_pays` and `python -m tests.benchmarks.predicted_saving` measured.
+"""The pictures of docs/when-it-pays.md and docs/measurements.md: Vega-Lite charts of what `when_it_pays`, `regret` and
+`predicted_saving` of `tests.benchmarks` measured.
 
 Colours can be told apart by colour-blind readers and stand on light and dark pages.
 """
@@ -7,16 +7,19 @@ Colours can be told apart by colour-blind readers and stand on light and dark pa
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import vl_convert
 
 IMAGES = Path(__file__).resolve().parent.parent / "images"
 DATA = IMAGES / "when-it-pays.json"
+REGRET = IMAGES / "regret.json"
 PREDICTED_SAVINGS = IMAGES / "predicted-saving.json"
 _COLOURS = ("#2a78d6", "#eb6834", "#8e5bd0", "#1a9e77")  # Okabe and Ito's idea: blue, orange, purple, green
 _STYLE = (
@@ -69,6 +72,7 @@ def figures() -> dict[str, str]:
             "What a token costs by load", "requests at once", "CPU ms per token", _line_with_dots(loads)
         ),
         "tokens-per-step.svg": _tokens_per_step(),
+        "time-by-policy.svg": _time_by_policy(json.loads(REGRET.read_text(encoding="utf-8"))),
         "predicted-saving.svg": _predicted_saving(json.loads(PREDICTED_SAVINGS.read_text(encoding="utf-8"))),
     }
 
@@ -103,6 +107,27 @@ def _predicted_saving(found: Rows) -> str:
                    color={"value": "#71717a"})  # fmt: skip
     title = "Saving of speculation, in percent of the plain answer's time"
     return _chart(title, "predicted", "measured", _rule(0.0), exact, _layer("point", rows))
+
+
+_POLICIES = {
+    "router": "routed lengths",
+    "oracle of lengths": "best lengths",
+    "router, engine's choice": "engine, routed",
+    "engine's choice": "engine's choice",
+}
+
+
+def _time_by_policy(found: Rows) -> str:
+    """The mean over the data sets of the warm time, as a share of plain decoding's, by the load's power of two."""
+    plain = {(row["data_set"], row["in_flight"]): row["over_lengths"] for row in found if row["policy"] == "plain"}
+    shares: dict[tuple[str, int], list[float]] = {}
+    for row in found:
+        if row["policy"] in _POLICIES and row["in_flight"]:
+            share = row["over_lengths"] / plain[row["data_set"], row["in_flight"]]
+            shares.setdefault((_POLICIES[row["policy"]], row["in_flight"]), []).append(share)
+    rows = [{"x": math.log2(load), "y": round(fmean(some), 3), "name": name} for (name, load), some in shares.items()]
+    title = "Time of an answer by policy, plain decoding = 1"
+    return _chart(title, "log₂ of the requests in flight", "time ÷ plain", _rule(1.0), _line_with_dots(rows))
 
 
 def _tokens_per_step() -> str:

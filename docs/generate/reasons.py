@@ -108,7 +108,7 @@ _SAVING = """\
 Step 5 is arithmetic on what this deployment has measured, for each draft length γ that the pair allows:
 
 ```text
-saving = L · (TPOT_plain(load) − step(γ, load) / E(β, γ)) − (TTFT_speculative − TTFT_plain)
+saving = L · (TPOT_plain(load) − step(γ, load) / E(β, γ))
 ```
 
 L is the expected output length, β the expected acceptance, E the tokens that one step yields, and step(γ, load) the

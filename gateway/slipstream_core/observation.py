@@ -54,8 +54,6 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     plain_tpot_s: Estimate
     step_base_s: Estimate
     step_per_draft_token_s: Estimate
-    plain_ttft_s: Estimate
-    speculative_ttft_s: Estimate
     load: float
     neighbours_step_s: Estimate | None = None
     neighbours_draft_length: float = 0.0

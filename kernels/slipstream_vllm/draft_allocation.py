@@ -18,11 +18,12 @@ from collections.abc import Collection, Sequence
 
 # Numbers of rows at which the cost is measured; in between it is interpolated. Each small number has its own: if a step
 # of 7 rows were counted for 6 and for 8 rows, the seventh row would seem free.
-_KNOTS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_KNOTS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 _SMALLEST_RATE = 0.05  # weight of a new step in a cost, once enough steps have been averaged
 _NOISE = 0.1  # standard deviation of a step's time, as a share of it
 _REQUEST_SPREAD, _LEAST_SPREAD = 0.5, 0.02  # of a request's cost, as a share of its part of a step
 _MOST_OF_STEP, _SMALLEST_SHARE = 0.9, 0.1
+_HOPED_SHARE = 0.25  # of the cost of the smallest measured number of rows: that of none
 _OUTLIER = 3.0  # a step that takes so many times the expected time counts as this many
 _FIRST_RETRY, _LAST_RETRY = 64, 1024  # avoided steps after which something is tried again
 _KIND_RATE, _REQUEST_RATE = 0.02, 0.1
@@ -205,7 +206,7 @@ class StepCosts:
     """The time of a step by its numbers of rows and of requests, learned from the steps themselves.
 
     More rows never cost less. Numbers of rows outside of those that were measured are taken for cheap, so that they are
-    tried: fewer rows cost down to half of the smallest measured number, more rows as much as the largest one.
+    tried: fewer rows cost down to a quarter of the smallest measured number, more rows as much as the largest one.
     """
 
     def __init__(self) -> None:
@@ -233,7 +234,7 @@ class StepCosts:
         known = self._known(requests)
         if not known:
             return [1.0] * (most + 1)
-        return _interpolated([(0, 0.5 * known[0][1]), *known], most)
+        return _interpolated([(0, _HOPED_SHARE * known[0][1]), *known], most)
 
     def _known(self, requests: int) -> list[tuple[int, float]]:
         """The measured knots, as for `requests`, with rising costs: neighbours that fall are one, at their weighted

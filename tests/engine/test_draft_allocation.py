@@ -163,6 +163,21 @@ def test_the_last_row_of_a_step_is_not_free() -> None:
     assert table[7] - table[6] == pytest.approx(0.005)
 
 
+def test_the_rows_of_hundreds_of_requests_are_not_free() -> None:
+    """256 requests, each with one and with seven draft tokens."""
+    costs = StepCosts()
+    costs.update(256, 512, 0.018)
+    costs.update(256, 2048, 0.067)
+    assert costs.table(256, 2048)[1024] == pytest.approx(0.034, rel=0.05)
+
+
+def test_far_fewer_rows_than_were_measured_are_taken_for_cheap() -> None:
+    """64 requests that started with eight draft tokens each: a plain step may take a third of that time."""
+    costs = StepCosts()
+    costs.update(64, 576, 0.021)
+    assert costs.table(64, 576)[64] < 0.4 * 0.021
+
+
 def test_a_number_of_rows_that_the_load_does_not_allow_is_not_forgotten() -> None:
     costs = StepCosts()
     costs.update(1, 64, 5.0)

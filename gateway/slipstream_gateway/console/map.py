@@ -76,8 +76,6 @@ class BreakEvenMap(msgspec.Struct, frozen=True, kw_only=True):
     plain_tpot_s: float = 0.0
     step_base_s: float = 0.0
     step_per_draft_token_s: float = 0.0
-    plain_ttft_s: float = 0.0
-    speculative_ttft_s: float = 0.0
     level: str = ""
     lengths: Sequence[float] = ()
     acceptances: Sequence[float] = ()
@@ -109,8 +107,6 @@ def break_even_map(served: ServedRoute, learner: Learner, traffic: Sequence[Traf
         plain_tpot_s=forecast.plain_tpot_s.mean,
         step_base_s=forecast.step_base_s.mean,
         step_per_draft_token_s=forecast.step_per_draft_token_s.mean,
-        plain_ttft_s=forecast.plain_ttft_s.mean,
-        speculative_ttft_s=forecast.speculative_ttft_s.mean,
         level=forecast.plain_tpot_s.level.value,
         lengths=LENGTHS,
         acceptances=ACCEPTANCES,

@@ -149,13 +149,12 @@ def test_nothing_known_gives_priors_that_let_a_decision_be_made() -> None:
     assert forecast.acceptance is not None
     assert 0.7 < forecast.acceptance.mean < 0.9
     assert forecast.step_base_s.mean == pytest.approx(priors.STEP_OVERHEAD * forecast.plain_tpot_s.mean)
-    assert forecast.plain_ttft_s.mean == pytest.approx(forecast.speculative_ttft_s.mean)
     assert forecast.step_per_draft_token_s.mean == pytest.approx(priors.STEP.k * forecast.step_base_s.mean)
     levels = {
         estimate.level
         for estimate in (
             forecast.output_tokens, forecast.acceptance, forecast.plain_tpot_s, forecast.step_base_s,
-            forecast.step_per_draft_token_s, forecast.plain_ttft_s, forecast.speculative_ttft_s,
+            forecast.step_per_draft_token_s,
         )
     }  # fmt: skip
     assert levels == {Level.PRIOR}
@@ -208,8 +207,7 @@ def test_after_twenty_requests_routing_is_within_a_few_percent_of_perfect() -> N
         assert seen.acceptance is not None
         per_step = sum(seen.acceptance.mean**power for power in range(GAMMA + 1))
         tpot_s = (seen.step_base_s.mean + GAMMA * seen.step_per_draft_token_s.mean) / per_step
-        first_s = seen.speculative_ttft_s.mean - seen.plain_ttft_s.mean
-        predicted = (seen.output_tokens.mean - 1) * (seen.plain_tpot_s.mean - tpot_s) - first_s
+        predicted = (seen.output_tokens.mean - 1) * (seen.plain_tpot_s.mean - tpot_s)
         truth = mean * 0.02 * (1 - (1 + 0.15 * GAMMA) / sum(beta**power for power in range(GAMMA + 1)))
         perfect += max(truth, 0.0)
         gained += truth if predicted > 0.0 else 0.0

@@ -164,9 +164,6 @@ def test_one_key_alone_does_not_make_the_servers_slow(count: int, slowness: floa
     after = ask(learner, VICTIM)
     for name in ("plain_tpot_s", "step_base_s", "step_per_draft_token_s"):
         assert getattr(after, name).mean == pytest.approx(getattr(before, name).mean, rel=0.05), name
-    # A slow first token is no matter of the arms: what counts for a decision is their difference.
-    extra_s = [seen.speculative_ttft_s.mean - seen.plain_ttft_s.mean for seen in (before, after)]
-    assert extra_s[1] == pytest.approx(extra_s[0], abs=0.25 * before.plain_ttft_s.mean)
 
 
 @pytest.mark.parametrize("honest", [0, 1, 2, 5])

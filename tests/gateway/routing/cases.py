@@ -77,8 +77,6 @@ def forecast(
         "plain_tpot_s": 0.010,
         "step_base_s": 0.012,
         "step_per_draft_token_s": 0.002,
-        "plain_ttft_s": 0.050,
-        "speculative_ttft_s": 0.055,
     }
     parts: Any = {
         name: None if mean is None else Estimate(mean=mean, se=doubt * mean, samples=20.0, level=level)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
-from slipstream_core.observation import Level
 from slipstream_core.types import Arm, Decision, Reason
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, Health, decide
 
@@ -58,7 +56,7 @@ def test_an_uncertain_loss_is_tried_unless_the_policy_is_cautious(
 ) -> None:
     loses = forecast(acceptance=0.3, step_base_s=0.0125, doubt=doubt)
     decision = run(loses, decision=decide_by)
-    assert float(decision.numbers["saving_s"]) < 0
+    assert float(decision.numbers["saving_s"]) <= 0
     assert decision.reason is expected
     bound = "saving_lower_bound_s" if decide_by == "cautious" else "saving_upper_bound_s"
     assert bound in decision.numbers
@@ -67,23 +65,19 @@ def test_an_uncertain_loss_is_tried_unless_the_policy_is_cautious(
 
 
 @pytest.mark.parametrize(
-    ("draft", "first_token", "expected"),
+    ("draft", "expected"),
     [
-        ({"kind": "ngram"}, Level.PRIOR, Reason.SPECULATION_MAY_PAY),  # nothing has to read the prompt first
-        ({"kind": "model", "source": "./draft"}, Level.PRIOR, Reason.BREAK_EVEN),
-        ({"kind": "model", "source": "./draft"}, Level.PAIR, Reason.SPECULATION_MAY_PAY),
+        ({"kind": "ngram"}, Reason.SPECULATION_MAY_PAY),  # nothing has to read the prompt first
+        ({"kind": "model", "source": "./draft"}, Reason.BREAK_EVEN),
     ],
 )
-def test_a_short_answer_is_tried_unless_its_first_token_may_come_later(
-    draft: dict[str, str], first_token: Level, expected: Reason
-) -> None:
+def test_a_short_answer_is_tried_unless_a_draft_model_reads_its_prompt(draft: dict[str, str], expected: Reason) -> None:
     loses = forecast(output_tokens=16.0, acceptance=0.3, step_base_s=0.0125, doubt=0.3)
-    known = msgspec.structs.replace(loses.speculative_ttft_s, level=first_token)
     inputs = DecisionInputs(
         request(temperature=0.0),
         profile(),
         cases.route(pair={"draft": draft}),
-        forecast=msgspec.structs.replace(loses, speculative_ttft_s=known),
+        forecast=loses,
         draws=NO_DRAWS,
         health=CHOOSES,
         pressure=0.0,

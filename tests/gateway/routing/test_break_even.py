@@ -26,8 +26,6 @@ def forecast(**changes: Any) -> Forecast:
         "plain_tpot_s": 0.010,
         "step_base_s": 0.012,
         "step_per_draft_token_s": 0.001,
-        "plain_ttft_s": 0.050,
-        "speculative_ttft_s": 0.055,
     }
     length = changes.pop("neighbours_draft_length", 0.0)
     parts = {name: estimate(value) if isinstance(value, float) else value for name, value in (fields | changes).items()}
@@ -39,20 +37,20 @@ def test_the_saving_is_that_of_the_formula() -> None:
     tokens_per_step = (1 - 0.8**4) / (1 - 0.8)
     assert best.tokens_per_step == pytest.approx(tokens_per_step)
     assert best.speculative_tpot_s == pytest.approx(0.015 / tokens_per_step)
-    assert best.plain_s == pytest.approx(0.050 + 199 * 0.010)
-    assert best.speculative_s == pytest.approx(0.055 + 199 * 0.015 / tokens_per_step)
+    assert best.plain_s == pytest.approx(200 * 0.010)
+    assert best.speculative_s == pytest.approx(0.010 + 199 * 0.015 / tokens_per_step)
     assert best.saving_s == pytest.approx(best.plain_s - best.speculative_s)
 
 
-def test_a_single_token_comes_with_the_prompt_and_saves_nothing_but_the_wait_for_it() -> None:
-    assert predict_saving(forecast(output_tokens=1.0), shortest=1, longest=6).saving_s == pytest.approx(-0.005)
+def test_a_single_token_comes_with_the_prompt_and_saves_nothing() -> None:
+    assert predict_saving(forecast(output_tokens=1.0), shortest=1, longest=6).saving_s == 0.0
 
 
 def test_an_answer_that_ends_within_one_step_saves_nothing_beyond_that_step() -> None:
     best = predict_saving(forecast(output_tokens=2.0), shortest=1, longest=6)
-    assert (best.draft_length, best.speculative_s) == (1, pytest.approx(0.055 + 0.013))
+    assert (best.draft_length, best.speculative_s) == (1, pytest.approx(0.010 + 0.013))
     adaptive = predict_saving(forecast(output_tokens=2.0), shortest=1, longest=6, adaptive=True)
-    assert adaptive.saving_s == pytest.approx(-0.005)  # the engine does not draft where it does not pay
+    assert adaptive.saving_s == 0.0  # the engine does not draft where it does not pay
 
 
 def test_without_counts_of_draft_tokens_a_step_is_a_token() -> None:
@@ -70,8 +68,6 @@ forecasts = st.builds(
     plain_tpot_s=numbers,
     step_base_s=numbers,
     step_per_draft_token_s=st.floats(0.0, 10.0),
-    plain_ttft_s=numbers,
-    speculative_ttft_s=numbers,
 )
 
 
@@ -93,8 +89,6 @@ def test_longer_answers_save_more_exactly_where_a_token_takes_less(found: Foreca
         plain_tpot_s=found.plain_tpot_s,
         step_base_s=found.step_base_s,
         step_per_draft_token_s=found.step_per_draft_token_s,
-        plain_ttft_s=found.plain_ttft_s,
-        speculative_ttft_s=found.speculative_ttft_s,
     )
     short, long = (predict_saving(case, shortest=1, longest=6) for case in (found, longer))
     if found.output_tokens.mean <= 8.0:
@@ -115,8 +109,6 @@ def test_the_standard_error_is_what_sampling_the_parts_shows() -> None:
         "plain_tpot_s": (0.010, 0.0002),
         "step_base_s": (0.012, 0.0003),
         "step_per_draft_token_s": (0.001, 0.00005),
-        "plain_ttft_s": (0.050, 0.003),
-        "speculative_ttft_s": (0.055, 0.004),
     }
     uncertain = forecast(**{name: estimate(*value) for name, value in spread.items()})
     predicted = saving_se_s(uncertain, predict_saving(uncertain, shortest=4, longest=4), same_pace=False)

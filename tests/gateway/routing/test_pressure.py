@@ -24,7 +24,7 @@ ALL_DRAWN = Draws(**dict.fromkeys(Draws.__struct_fields__, 0.0))
 RULES = route(policy={"decision": "rules", "allowClientMode": True})  # speculates with drafts of 6
 CAUTIOUS = route(policy={"decision": "cautious"})
 # Drafts that cost next to nothing, so that 6 of them are best.
-CHEAP = {"step_per_draft_token_s": 0.0005, "speculative_ttft_s": 0.05}
+CHEAP = {"step_per_draft_token_s": 0.0005}
 PAYS = forecast(level=Level.CLASS, load=64.0, **CHEAP)
 UNSURE = [
     forecast(level=Level.PRIOR, load=64.0, **CHEAP),  # nobody measured it here

@@ -73,8 +73,7 @@ class KeyModel:
         if speculative and pool.has_counted and (trials := trials_of(seen)) is not None:
             self.acceptance.learn(seen.subject, trials)
         if seen.ttft_s is not None:
-            thousands = seen.prompt_tokens / 1000.0
-            pool.first_token.learn(seen.load, thousands, seen.ttft_s, speculative=speculative)
+            pool.first_token_s.add(seen.ttft_s, 1.0)
         if pool.has_counted or not speculative or not pool.counts_drafts:  # else steps or tokens: undecided as yet
             self._learn_pace(seen, pool)
 
@@ -90,11 +89,9 @@ class KeyModel:
         draft_length = seen.batch_draft_length if pool.counts_drafts else 0.0
         curve = pool.step_of(draft_length)
         expected_s = curve.line(seen.load).at(draft_length)
-        thousands = seen.prompt_tokens / 1000.0
-        first_s = pool.first_token.line(seen.load, speculative=speculative).at(thousands)
+        first_s = pool.first_token_s.mean if pool.first_token_s.weight else None
         is_first = not curve.has_data
-        guessed_s = expected_s if is_first else None
-        pace = pace_of(seen, first_s, by_step=speculative and pool.counts_drafts, guessed_step_s=guessed_s)
+        pace = pace_of(seen, first_s, by_step=speculative and pool.counts_drafts)
         if pace is None:
             return
         curve.update(seen.load, draft_length, pace.step_s, expected_s, pace.weight)

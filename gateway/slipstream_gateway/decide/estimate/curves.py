@@ -1,9 +1,9 @@
-"""A server's times as a function of its load and one covariate, learned from its traffic.
+"""The times of a server's steps by load and draft length, learned from its traffic.
 
-y = t·(1 + k·x) at each load, as a Bayesian regression with forgetting. For a step, x is the mean draft length in the
-batch, and t·k the cost of a draft token per request. For the time to first token, x is the prompt's length in thousands
-of tokens. Loads are the powers of two; between two of them both learn and both predict, weighted by distance. A load
-with little data uses its neighbours, then what other API keys measured, and all use a general prior.
+y = t·(1 + k·x) at each load, as a Bayesian regression with forgetting. x is the mean draft length in the batch, and t·k
+the cost of a draft token per request. Loads are the powers of two; between two of them both learn and both predict,
+weighted by distance. A load with little data uses its neighbours, then what other API keys measured, and all use a
+general prior.
 """
 
 from __future__ import annotations

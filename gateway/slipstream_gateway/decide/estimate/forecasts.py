@@ -11,7 +11,7 @@ from slipstream_core.types import RequestProfile
 from slipstream_gateway.decide.estimate import priors
 from slipstream_gateway.decide.estimate.classes import KeyModel
 from slipstream_gateway.decide.estimate.curves import Line
-from slipstream_gateway.decide.estimate.pools import FirstToken, PoolModel
+from slipstream_gateway.decide.estimate.pools import PoolModel
 from slipstream_gateway.decide.estimate.ratios import Ratio
 from slipstream_gateway.decide.estimate.shrinkage import Normal, joined
 
@@ -50,7 +50,6 @@ def forecast(ask: Question) -> Forecast:
     """What to expect of a request."""
     query = ask.query
     plain_pace, fast_pace = ask.model.paces(query.subject, ask.speculative)
-    thousands = query.prompt_tokens / 1000.0
     counted = ask.speculative.counts_drafts
     plain_step = ask.plain.plain_step.line(query.plain_load)
     curve = ask.speculative.step if counted else ask.speculative.plain_step
@@ -61,10 +60,6 @@ def forecast(ask: Question) -> Forecast:
         plain_tpot_s=_scaled(plain_step, plain_pace, ask.plain.other_keys(ask.plain.plain_step)),
         step_base_s=_scaled(step, fast_pace, others),
         step_per_draft_token_s=_per_draft_token(step, fast_pace, others) if counted else _NO_DRAFT_TOKENS,
-        plain_ttft_s=_first_token(ask.plain.first_token, query.plain_load, thousands, speculative=False),
-        speculative_ttft_s=_first_token(
-            ask.speculative.first_token, query.speculative_load, thousands, speculative=True
-        ),
         load=query.speculative_load,
         neighbours_step_s=_neighbours_step(ask, plain_pace) if counted else None,
         neighbours_draft_length=query.neighbours_draft_length,
@@ -128,23 +123,10 @@ def _per_draft_token(line: Line, ratio: Ratio, others: int) -> Estimate:
 _NO_DRAFT_TOKENS = Estimate(mean=0.0, se=0.0, samples=0.0, level=Level.PRIOR)
 
 
-def _first_token(times: FirstToken, load: float, thousands: float, *, speculative: bool) -> Estimate:
-    """`samples` are of both arms; the level is of the arm, whose ratio may be the other keys'."""
-    line, others = times.line(load, speculative=speculative), times.others(speculative=speculative)
-    is_others = speculative and others > 0 and not times.has_speculative
-    level, samples = _pool_level(0.0 if is_others else line.samples, others)
-    se = math.hypot(line.base_se, line.slope_se * thousands)
-    return Estimate(mean=line.at(thousands), se=se, samples=samples, level=level)
-
-
 def _time_level(ratio: Ratio, samples: float, others: int) -> tuple[Level, float]:
     """The most specific level with data, and its number of answers or keys."""
     if ratio.samples > 0.0:
         return Level.CLASS, ratio.samples
-    return _pool_level(samples, others)
-
-
-def _pool_level(samples: float, others: int) -> tuple[Level, float]:
     if samples > 0.0:
         return Level.PAIR, samples
     return (Level.KEYS, float(others)) if others else (Level.PRIOR, 0.0)

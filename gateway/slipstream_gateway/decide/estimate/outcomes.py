@@ -18,6 +18,7 @@ _MAX_DRAFT_LENGTH = 1_000
 # The once-per-answer overhead, such as the transfer of its first and last bytes, is not step time, and it dominates in
 # an answer of few steps. An answer of this many steps counts a quarter of a very long one.
 _SETTLING_STEPS = 8.0
+_FIRST_TOKEN_STEPS = 2.5
 
 
 class Pace(NamedTuple):
@@ -58,22 +59,20 @@ def is_plausible(seen: Observation) -> bool:
     )
 
 
-def pace_of(seen: Observation, first_s: float, *, by_step: bool, guessed_step_s: float | None = None) -> Pace | None:
+def pace_of(seen: Observation, first_s: float | None, *, by_step: bool) -> Pace | None:
     """The time per step (`by_step`) or per token after the first; None for an answer that is too short to measure.
 
-    `first_s` is the expected time to first token, which is subtracted from an answer that was not streamed. Before any
-    answer was timed, both it and `guessed_step_s` are guesses whose ratio alone means something: the answer is divided
-    in that proportion.
+    `first_s` is the mean time to first token, which is subtracted from an answer that was not streamed. None: no answer
+    was streamed, and the first token counts as some steps.
     """
     units = seen.output_tokens - 1
     if by_step:
         units = seen.steps or max(units - seen.accepted, 1)
     if units < 1 or seen.output_tokens < 2:
         return None
-    if seen.ttft_s is None and guessed_step_s is not None:
-        decode_s = seen.e2e_s * units / (units + first_s / guessed_step_s)
-    else:
-        decode_s = seen.e2e_s - (first_s if seen.ttft_s is None else seen.ttft_s)
+    before_s = first_s if seen.ttft_s is None else seen.ttft_s
+    guessed_s = seen.e2e_s * _FIRST_TOKEN_STEPS / (units + _FIRST_TOKEN_STEPS)
+    decode_s = seen.e2e_s - (guessed_s if before_s is None else before_s)
     if decode_s <= 0.0:
         return None
     return Pace(decode_s / units, (units / (units + _SETTLING_STEPS)) ** 2)

@@ -12,15 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from slipstream_gateway.decide.estimate import priors
-from slipstream_gateway.decide.estimate.curves import Curve, Line, Vote
-from slipstream_gateway.decide.estimate.median_by_key import LEAST_OTHERS, median_near
-from slipstream_gateway.decide.estimate.shrinkage import clipped
+from slipstream_gateway.decide.estimate.curves import Curve, Vote
+from slipstream_gateway.decide.estimate.median_by_key import LEAST_OTHERS
+from slipstream_gateway.decide.estimate.pooled import RunningMean
 
 # After this many speculative answers without a single draft token, the servers are assumed not to count them.
 _SILENT_ANSWERS = 3
-# Of the log ratio of the arms' times to first token: the number of answers at which half of it is trusted, the window,
-# and the limit of one answer's. A queue's wait varies much more between requests than a draft adds.
-_RATIO_SAMPLES, _RATIO_WINDOW, _RATIO_CLIP = 20.0, 200.0, 0.5
 # The weight of one answer of eight steps. A hiccup is too large a part of the time of fewer steps.
 _TIMED_WEIGHT = 0.25
 # The keys that vote, those that sent last: one more than the votes that a key gets.
@@ -81,69 +78,9 @@ class _OtherKeys:
         return Vote(math.log(base), line.slope / line.base)
 
 
-class FirstToken:
-    """Times to first token: a curve over load and the prompt's length in thousands of tokens for both arms, which wait
-    in one queue for the same target, and the ratio by which a draft, which reads the prompt as well, prolongs them.
-
-    Without plain requests, only the product of the two is known. A draft never shortens the time: a ratio below 1 would
-    be an error of the curve, and would be taken for a gain of speculation. Before any answer was streamed, the time is
-    a multiple of a plain step, of the slower one of two pools: the same for both arms.
-    """
-
-    def __init__(self, model: PoolModel) -> None:
-        self._model = model
-        self._others = _OtherKeys(model, lambda other: other.first_token.curve)
-        self.curve = Curve(priors.FIRST_TOKEN, self._others)
-        self._plain_steps = [model.plain_step]
-        self._log_ratios = self._samples = 0.0
-
-    def others(self, *, speculative: bool) -> int:
-        """The number of other keys whose times count; 0 if they are too few."""
-        return len(self._other_ratios()) if speculative else self._others.count
-
-    @property
-    def has_speculative(self) -> bool:
-        """Whether this key has a speculative answer."""
-        return self._samples > 0.0
-
-    def line(self, load: float, *, speculative: bool) -> Line:
-        """The prediction at `load` requests in flight."""
-        ratio = math.exp(self._log_ratio) if speculative else 1.0
-        if not self.curve.has_data and not self._others.count:
-            ratio *= max(step.line(load).base for step in self._plain_steps) / priors.PLAIN_STEP.base
-        return self.curve.line(load).scaled(ratio)
-
-    def lean_on(self, other: FirstToken) -> None:
-        """`other` is that of a pool of the same model: it is used while this one has little data."""
-        self.curve.lean_on(other.curve)
-        self._plain_steps.append(other._plain_steps[0])
-
-    def learn(self, load: float, thousands: float, seconds: float, *, speculative: bool) -> None:
-        """Records a time to first token."""
-        expected_s = self.curve.line(load).at(thousands)
-        if speculative:
-            keep = 1.0 - 1.0 / _RATIO_WINDOW
-            self._log_ratios = keep * self._log_ratios + clipped(math.log(seconds / expected_s), _RATIO_CLIP)
-            self._samples = keep * self._samples + 1.0
-            seconds /= math.exp(self._log_ratio)
-        self.curve.update(load, thousands, seconds, expected_s)
-
-    @property
-    def _log_ratio(self) -> float:
-        others = self._other_ratios()
-        prior = median_near(others, 0.0) if others else 0.0
-        return max(self._log_ratios + _RATIO_SAMPLES * prior, 0.0) / (self._samples + _RATIO_SAMPLES)
-
-    def _other_ratios(self) -> list[float]:
-        """The ratios that other keys measured; empty if they are too few to count."""
-        others = [model.first_token for model in self._model.others()]
-        found = [other._log_ratios / (other._samples + _RATIO_SAMPLES) for other in others if other._samples > 0.0]
-        return found if len(found) >= LEAST_OTHERS else []
-
-
 class PoolModel:
-    """One API key's step times, separate for batches that decode plainly and that speculate, and its times to first
-    token.
+    """One API key's step times, separate for batches that decode plainly and that speculate. `first_token_s` is the
+    mean time to first token, which is subtracted from answers that were not streamed.
 
     A single line through both kinds of step would be wrong: the first draft token costs more than each later one.
     """
@@ -158,7 +95,7 @@ class PoolModel:
         self.step = Curve(priors.STEP, self._other_step)
         self.plain_step.lean_on(self.step, ratio=1.0 / priors.STEP_OVERHEAD)
         self.step.lean_on(self.plain_step, ratio=priors.STEP_OVERHEAD)
-        self.first_token = FirstToken(self)
+        self.first_token_s = RunningMean()
         self._silent = 0
 
     def learnt(self) -> None:
@@ -185,10 +122,8 @@ class PoolModel:
         self.plain = other.plain_step
         self.plain_step.lean_on(other.plain_step)
         self.step.lean_on(other.plain_step, ratio=priors.STEP_OVERHEAD)
-        self.first_token.lean_on(other.first_token)
         other.plain_step.lean_on(self.plain_step)
         other.plain_step.lean_on(self.step, ratio=1.0 / priors.STEP_OVERHEAD)
-        other.first_token.lean_on(self.first_token)
 
     def step_of(self, batch_draft_length: float) -> Curve:
         """The curve for steps of a batch with that mean draft length."""

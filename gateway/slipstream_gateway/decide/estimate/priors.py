@@ -37,7 +37,6 @@ PLAIN_STEP = CurvePrior(base=0.02, base_spread=1.5, k=0.15, k_spread=0.1, noise=
 # A step that verifies takes longer than a plain one even before its first draft token: more launches, more rows.
 STEP_OVERHEAD = 1.2
 STEP = PLAIN_STEP._replace(base=PLAIN_STEP.base * STEP_OVERHEAD)
-FIRST_TOKEN = CurvePrior(base=0.05, base_spread=1.5, k=1.0, k_spread=1.0, noise=0.4)
 
 
 def class_length(cold_class: str) -> float:

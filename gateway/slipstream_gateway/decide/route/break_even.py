@@ -37,8 +37,8 @@ def by_saving(case: Case) -> ArmChoice:
 def counted_saving_s(case: Case, best: PredictedSaving) -> float:
     """The saving that is compared with the margin: under `cautious`, its lower bound. Under `expected`, the upper bound
     for an adaptive request: its server stops verifying draft tokens that do not pay, so that a try costs little. Not
-    for a short answer if a draft model has to read the prompt first, for a time that has not been measured, nor for an
-    answer that one draft could hold: the server does not know that it ends, and verifies draft tokens in vain."""
+    for a short answer if a draft model has to read the prompt first, nor for an answer that one draft could hold: the
+    server does not know that it ends, and verifies draft tokens in vain."""
     if case.spec is not None and case.spec.decision == "cautious":
         return best.saving_s - uncertainty_s(case)
     is_short, fits_one_draft = best.output_tokens <= SHORT_MAX_TOKENS, best.output_tokens <= case.longest + 1
@@ -48,11 +48,9 @@ def counted_saving_s(case: Case, best: PredictedSaving) -> float:
 
 
 def _starts_as_soon(case: Case) -> bool:
-    """Whether no draft model reads the prompt, or the prediction counts the measured time of it."""
-    draft, forecast = case.route.pair.spec.draft, case.forecast
-    if draft is not None and not draft.has_model:
-        return True
-    return forecast is not None and forecast.speculative_ttft_s.level is not Level.PRIOR
+    """Whether no draft model reads the prompt."""
+    draft = case.route.pair.spec.draft
+    return draft is not None and not draft.has_model
 
 
 def may_explore(case: Case) -> bool:
@@ -71,7 +69,7 @@ def rests_on_others(case: Case) -> bool:
     forecast = case.forecast
     if forecast is None:
         return False
-    parts = (forecast.acceptance, forecast.step_base_s, forecast.speculative_ttft_s)
+    parts = (forecast.acceptance, forecast.step_base_s)
     return any(part is not None and part.level is Level.KEYS for part in parts)
 
 

@@ -88,8 +88,6 @@ def _of_forecast(forecast: Forecast) -> dict[str, Number]:
     found["step_base_s"] = base.mean
     found["step_per_draft_token_s"] = forecast.step_per_draft_token_s.mean
     found["step_level"] = base.level.value
-    found["plain_ttft_s"] = forecast.plain_ttft_s.mean
-    found["speculative_ttft_s"] = forecast.speculative_ttft_s.mean
     if forecast.neighbours_step_s is not None:
         found["neighbours_step_s"] = forecast.neighbours_step_s.mean
         found["neighbours_draft_length"] = forecast.neighbours_draft_length

@@ -2,9 +2,11 @@
 
 With L output tokens, of which the first comes with the prompt, and E(β, γ) tokens per step (Leviathan et al. 2023)::
 
-    plain       = TTFT_plain + (L - 1) · TPOT_plain
-    speculative = TTFT_spec  + steps · step(γ)                     step(γ) = base + γ · per_draft_token
-    saving      = plain - speculative                              steps   = (L - 1) / E(β, γ), but at least 1
+    plain       = L · TPOT_plain                                   step(γ) = base + γ · per_draft_token
+    speculative = TPOT_plain + steps · step(γ)                     steps   = (L - 1) / E(β, γ), but at least 1
+    saving      = plain - speculative
+
+The first token counts as one plain step in both: its time hardly depends on the arm.
 
 A step that yields more tokens than the answer still needs takes as long as any other: an answer of two tokens gains
 nothing by speculation.
@@ -50,7 +52,7 @@ class PredictedSaving(NamedTuple):
 def predict_saving(forecast: Forecast, *, shortest: int, longest: int, adaptive: bool = False) -> PredictedSaving:
     """The draft length in `shortest..longest` with the largest predicted saving; of equal ones the shorter. `adaptive`:
     a draft length is a maximum, and a step verifies fewer draft tokens, none where they do not pay. Speculation is then
-    predicted to lose no more than what it adds to the time to first token.
+    predicted not to lose.
 
     There are two scenarios, and the one with the larger saving counts. Alone: a batch of requests like this one, all
     plain or all speculative. Joined: the present batch, whose other requests speculate because it pays for them alone;
@@ -104,8 +106,8 @@ def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, lengths: _Leng
         slope if acceptance is not None else 0.0,
         plain_tpot_s,
         tpot_s,
-        forecast.plain_ttft_s.mean + after_first * plain_tpot_s,
-        forecast.speculative_ttft_s.mean + after_first_s,
+        plain_tpot_s + after_first * plain_tpot_s,
+        plain_tpot_s + after_first_s,
     )
 
 
@@ -118,14 +120,12 @@ def saving_se_s(forecast: Forecast, best: PredictedSaving, *, same_pace: bool) -
     """The standard error of `best.saving_s`: that of each part times the saving's derivative by it.
 
     With `same_pace`, plain and speculative steps are slower or faster together: the smaller of their relative errors is
-    common to both, and a common error nearly cancels. So does that of the times to first token.
+    common to both, and a common error nearly cancels.
     """
     after_first = max(best.output_tokens - 1.0, 0.0)
     steps = _steps(after_first, best.tokens_per_step)
     plain_pace, pace = _relative(forecast.plain_tpot_s), _relative(forecast.step_base_s)
     common = min(plain_pace, pace) if same_pace else 0.0
-    plain_first, first = forecast.plain_ttft_s.se, forecast.speculative_ttft_s.se
-    common_first = min(plain_first, first) if same_pace else 0.0
     acceptance = forecast.acceptance
     return math.hypot(
         after_first
@@ -135,8 +135,6 @@ def saving_se_s(forecast: Forecast, best: PredictedSaving, *, same_pace: bool) -
         steps * forecast.step_base_s.mean * _without(pace, common),
         steps * best.step_draft_tokens * forecast.step_per_draft_token_s.se,
         steps * best.speculative_tpot_s * best.tokens_per_step_slope * acceptance.se if acceptance is not None else 0.0,
-        _without(plain_first, common_first),
-        _without(first, common_first),
     )
 
 

@@ -248,9 +248,10 @@ def test_adaptive_requests_share_few_rows_by_their_chances(engine: Engine) -> No
     assert sum(sum(step.verified.values()) for step in later) > 0
 
 
-def test_costs_are_learned_from_steps_without_prompts(engine: Engine) -> None:
+def test_the_tokens_of_prompts_count_as_rows(engine: Engine) -> None:
+    """Hundreds of requests have hardly any step without a prompt."""
     engine.add(request("a", 2, adaptive=True), request("b", 0))
     engine.run()
     measured = [rows for rows, _ in engine.scheduler._draft_rows._costs._known(2)]
-    assert measured
-    assert max(measured) <= 5  # two requests and their draft tokens; prompts have twenty rows
+    assert min(measured) <= 5  # two requests and their draft tokens
+    assert max(measured) >= 20  # a prompt
