@@ -116,6 +116,7 @@ class Control:
         deadline_s: float = ENGINE_DEADLINE_S,
     ) -> None:
         self._class_file = class_file
+        self._instance = secrets.token_hex(8)
         self._deadline_s = deadline_s
         self._core = engine_client.engine_core
         self._config = engine_client.vllm_config
@@ -169,6 +170,7 @@ class Control:
             "protects": settings.allocates(self._config),
             "hybrid": settings.is_hybrid(self._config),
             "resumes": resumes(self._config),
+            "instance": self._instance,
         }
 
     def authorize(self, request: Request, *, changes: bool) -> None:

@@ -26,6 +26,7 @@ async def test_an_engine_describes_itself(engine: Engine) -> None:
     assert isinstance(facts["adaptive"], bool)
     assert isinstance(facts.get("protects", False), bool)
     assert isinstance(facts["plugin"], str)
+    assert facts["instance"]
     assert facts["limit"] is None
     assert (await engine.http.get("/health")).status_code == 200
 

@@ -202,7 +202,7 @@ class Answers:
         call.runs += isinstance(error, UpstreamError) and error.was_sent and not _progressed(call)
         self._deaths.failed(call.pair, call.request, attempt.replica, error)
         if isinstance(error, UpstreamError | Overloaded) and not call.timer.over:
-            attempt.failed(cause_of(error))
+            attempt.failed(cause_of(error), broke=isinstance(error, UpstreamError) and error.broke)
         call.failure = error.with_traceback(None)  # it would keep the frames alive that hold the call
         call.attempt = None
         if call.stream is not None:

@@ -303,9 +303,10 @@ class Attempt:
         """Records that the answer reached its regular end."""
         self.replica.completed(time.monotonic(), speculative=self.decision.draft_length > 0, key=self._key)
 
-    def failed(self, cause: str) -> None:
+    def failed(self, cause: str, *, broke: bool = False) -> None:
         """Records a failure caused by the server, before the first byte or after it; see `Replica.failed`."""
-        self.replica.failed(time.monotonic(), cause, speculative=self.decision.draft_length > 0, key=self._key)
+        speculative = self.decision.draft_length > 0
+        self.replica.failed(time.monotonic(), cause, speculative=speculative, key=self._key, broke=broke)
 
     async def close(self) -> None:
         """Cancels the upstream's work if it still runs, and releases the slot. Closing twice is harmless."""

@@ -251,6 +251,11 @@ class Upstream(Protocol):
         """Returns when the replica can serve; raises `UpstreamError` otherwise."""
         ...
 
+    async def is_same(self) -> bool:
+        """Whether the process that responds to a probe now is the earlier one, by its description if it has one. Raises
+        `UpstreamError` as `probe` does."""
+        ...
+
     async def models(self) -> Mapping[str, int | None]:
         """The models that the server has loaded by their names, its LoRA adapters among them, each with its context:
         the maximum of prompt and answer in tokens, None if the server does not report it."""

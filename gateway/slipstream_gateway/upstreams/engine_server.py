@@ -71,6 +71,10 @@ class EngineUpstream(OpenAiUpstream):
         await super().probe()
         await self.meet()
 
+    async def is_same(self) -> bool:
+        await super().probe()
+        return await self._watch.is_same()
+
     async def stop_drafting(self) -> None:
         """Raises `UpstreamError` if the server did not accept it."""
         self._stops += 1
@@ -107,8 +111,11 @@ class EngineUpstream(OpenAiUpstream):
     async def _post(self, job: Job) -> HttpResponse:
         try:
             return await super()._post(await self._as_it_is_now(job))
-        except (UpstreamUnavailable, ConnectTimeout):
-            self._watch.lose()
+        except (UpstreamUnavailable, ConnectTimeout) as exc:
+            if exc.broke:  # maybe by the request alone
+                self._watch.query_now()
+            else:
+                self._watch.lose()
             raise
         except UpstreamRejected as exc:
             if exc.status == 404 and is_unknown_model(exc.body):

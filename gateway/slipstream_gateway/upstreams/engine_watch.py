@@ -44,7 +44,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     `max_draft_length` is 0 without speculation. `limit` is an admin's setting for all requests, None: no limit.
     `resumes` and `resumes_stops`: see `Drafting`; `fingerprint`: see `Upstream`. `scores`: it scores the tokens of a
     prompt. `drafts`: the names of its drafts if it has several, among which it chooses, and `draft_standings` what it
-    knows of them. Engines may leave out all but the first two."""
+    knows of them. `instance` is a random word of the process. Engines may leave out all but the first two."""
 
     plugin: _Word
     max_draft_length: int
@@ -60,6 +60,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     resumes_stops: bool = False
     scores: bool = True
     fingerprint: _Word = ""
+    instance: _Word = ""
     drafts: Annotated[tuple[_DraftName, ...], msgspec.Meta(max_length=_MOST_DRAFTS)] = ()
     draft_standings: Annotated[tuple[DraftStanding, ...], msgspec.Meta(max_length=_MOST_STANDINGS)] = ()
 
@@ -67,7 +68,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
 _NO_FACTS = EngineFacts("", 0)
 _decode = msgspec.json.Decoder(EngineFacts).decode
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_CHANGING = ("limit", "classes", "drafts", "draft_standings")
+# Several processes with one configuration may share an address: only after a break does the instance count.
+_CHANGING = ("limit", "classes", "drafts", "draft_standings", "instance")
 _CANNOT = "the server does not support draft lengths"
 _EQUALITY = "equality"
 """The acceptance rule with which a seeded request gets the same tokens at every draft length."""
@@ -85,7 +87,8 @@ class EngineWatch:
     def __init__(self, name: str, query: Query, *, every_s: float = QUERY_EVERY_S, unknown: Drafting = UNKNOWN) -> None:
         self.drafting, self.facts = unknown, _NO_FACTS
         self._unknown = unknown
-        self._meeting: asyncio.Task[None] | None = None
+        self._process: tuple[Drafting, str] | None = None
+        self._meeting: asyncio.Task[bool] | None = None
         self._name = name
         self._send_query = query
         self._every_s = every_s
@@ -105,6 +108,15 @@ class EngineWatch:
             self._meeting = asyncio.create_task(self._query())
         await asyncio.wait((self._meeting,))
 
+    async def is_same(self) -> bool:
+        """Whether the process that responds now is the one that described itself first since construction, the last
+        loss of the state, or the last `is_same`."""
+        before = self._process
+        if not await self._query():
+            return False
+        self._process = self._described()
+        return self._process == before
+
     def lose(self) -> None:
         """Resets the state, because the server was unreachable."""
         self._forget()
@@ -114,7 +126,7 @@ class EngineWatch:
         await cancel(self._task, self._meeting)
 
     def _forget(self) -> None:
-        self.drafting, self.facts = self._unknown, _NO_FACTS
+        self.drafting, self.facts, self._process = self._unknown, _NO_FACTS, None
 
     async def _run(self) -> None:
         while True:
@@ -130,18 +142,24 @@ class EngineWatch:
             except TimeoutError:
                 continue
 
-    async def _query(self) -> None:
+    async def _query(self) -> bool:
+        """Whether the server responded."""
         try:
             answer = await self._send_query()
         except SlipstreamError as exc:
             if not isinstance(exc, UpstreamTimeout) or isinstance(exc, ConnectTimeout):
                 self._forget()
-            return
+            return False
         found, facts, description = drafting_of(answer)
         self.drafting, self.facts = self._unknown if found is UNKNOWN else found, facts or _NO_FACTS
+        self._process = self._process or self._described()
         if description != self._logged:
             self._logged = description
             _log.log(logging.INFO if found.withheld is None else logging.WARNING, "%s: %s", self._name, description)
+        return True
+
+    def _described(self) -> tuple[Drafting, str]:
+        return self.drafting._replace(limit=None), self.facts.instance
 
 
 def drafting_of(answer: Fetched) -> tuple[Drafting, EngineFacts | None, str]:

@@ -137,6 +137,11 @@ class OpenAiUpstream:
         if status >= 500:
             raise UpstreamUnavailable(f"The upstream returned status {status}.")
 
+    async def is_same(self) -> bool:
+        """True if the server responds: a process that ended refuses connections until another one has started."""
+        await self.probe()
+        return True
+
     async def models(self) -> Mapping[str, int | None]:
         answer = await self._fetch("GET", _MODELS_PATH)
         if answer.status != 200:

@@ -39,6 +39,9 @@ class RefusedUpstream:
     async def probe(self) -> None:
         raise self._error()
 
+    async def is_same(self) -> bool:
+        raise self._error()
+
     async def models(self) -> Mapping[str, int | None]:
         raise self._error()
 

@@ -61,6 +61,7 @@ class Control:
     def __init__(self, engine: EngineService, access: Access) -> None:
         self._engine, self._access = engine, access
         self._version = _version()
+        self._instance = secrets.token_hex(8)
 
     def routes(self) -> list[Route]:
         return [
@@ -103,6 +104,7 @@ class Control:
             "resumes_stops": True,
             "scores": False,
             "fingerprint": facts.fingerprint,
+            "instance": self._instance,
             "drafts": facts.drafts,
             "draft_standings": facts.draft_standings,
             "classes": None,

@@ -37,7 +37,7 @@ class ScriptedEngine(WebServer):
     `facts` is its `/slipstream` document, None: it has no plugin. `refuse` maps the body of a completion to the status
     that refuses it, None: it is answered. `drafts` False: no request drafts, whatever it asks for. `garbage`: sampled
     answers with drafts are no answers of the target. `slow_s` is how long requests with drafts take. Chat requests are
-    answered once `release` is set.
+    answered once `release` is set; one that begins with "break" ends its connection.
     """
 
     def __init__(self) -> None:
@@ -88,6 +88,9 @@ class ScriptedEngine(WebServer):
 
     async def _chat(self, request: web.Request) -> web.Response:
         self.chats += 1
+        if (await request.json())["messages"][0]["content"].startswith("break"):
+            assert request.transport is not None
+            request.transport.abort()
         await asyncio.to_thread(self.release.wait, PATIENCE_S)
         choice = {"index": 0, "message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"}
         return web.json_response({"id": "c", "object": "chat.completion", "choices": [choice]})

@@ -95,6 +95,9 @@ class Server:
     async def probe(self) -> None:
         pass
 
+    async def is_same(self) -> bool:
+        return True
+
     async def models(self) -> dict[str, int | None]:
         return {}
 

@@ -64,7 +64,7 @@ def test_a_server_that_is_gone_is_gone_for_both_arms() -> None:
     assert arm.circuits() == [Circuit.OPEN, Circuit.CLOSED]
 
 
-@pytest.mark.parametrize("cause", ["upstream_failed", "overloaded"])
+@pytest.mark.parametrize("cause", ["upstream_failed", "upstream_timeout", "overloaded"])
 @pytest.mark.parametrize("others", [1, 2, 5])
 def test_one_keys_failures_do_not_eject_a_server_that_serves_others(others: int, cause: str) -> None:
     arm = Arm(2)

@@ -164,6 +164,35 @@ async def test_a_lost_connection_takes_the_facts_away_until_the_server_answers()
     await watch.aclose()
 
 
+async def test_a_process_is_the_same_by_its_instance_where_it_has_one() -> None:
+    server = Server()
+    server.answer = facts(instance="one")
+    watch = EngineWatch("http://a:1", server.ask, every_s=60.0)
+    await soon(lambda: watch.drafting.longest == 4)
+    assert await watch.is_same()
+    known = watch.drafting
+    server.answer = facts(instance="two", limit=2)
+    watch.query_now()
+    await soon(lambda: watch.drafting.limit == 2)
+    assert watch.drafting._replace(limit=None) == known, "two processes behind one address are one server"
+    assert not await watch.is_same()
+    assert await watch.is_same()
+    for answer in (facts(instance="two", acceptance="rejection"), UpstreamTimeout("late"), UpstreamUnavailable("gone")):
+        server.answer = answer
+        assert not await watch.is_same()
+    await watch.aclose()
+
+
+async def test_a_server_without_an_instance_is_the_same_by_its_description() -> None:
+    server = Server()
+    watch = EngineWatch("http://a:1", server.ask, every_s=60.0)
+    await soon(lambda: watch.drafting.longest == 4)
+    assert await watch.is_same()
+    server.answer = facts(vllm="0.33.0")
+    assert not await watch.is_same()
+    await watch.aclose()
+
+
 async def test_each_change_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     with caplog.at_level(logging.INFO):

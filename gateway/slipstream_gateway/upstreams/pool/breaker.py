@@ -5,7 +5,7 @@ sweep also opens it when too large a share of its attempts failed, or when its f
 the other replicas. After an ejection time, which doubles with every ejection in quick succession, it is half open: one
 request at a time probes; a success closes the circuit, a failure opens it again.
 
-A server may respond with a failure because of the request. So such failures of one API key alone do not count while
+A server may fail or be late because of the request. So such failures of one API key alone do not count while
 the server completes other keys' requests.
 
 https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
@@ -120,6 +120,8 @@ class Latencies:
         return median(recent) if len(recent) >= at_least else None
 
 
+# Causes that no request alone has. A timeout may be that of a long prompt.
+_OF_SERVERS = frozenset({"upstream_unavailable", "stalled"})
 # Separate thresholds: a server that hangs or is unreachable, and one that responds with failures.
 _UNREACHABLE = frozenset({"upstream_unavailable", "upstream_timeout", "stalled"})
 _REFUSED = "overloaded"
@@ -219,7 +221,7 @@ class Breaker:
     def failed(self, now_s: float, cause: str, key: str = "") -> None:
         """An attempt for an API key failed, before its first byte or after it. `cause`: an error's `error_type`, or
         `stalled`."""
-        if cause not in _UNREACHABLE and self._keys.failed(now_s, key):
+        if cause not in _OF_SERVERS and self._keys.failed(now_s, key):
             return
         self._errors.add(now_s, ok=False)
         self._weigh()

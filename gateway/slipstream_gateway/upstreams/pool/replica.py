@@ -18,6 +18,7 @@ from slipstream_gateway.upstreams.pool.breaker import Breaker, Ejection
 
 _FRESH_S = 0.5
 _REFUSED_S = 5.0
+_SAME_WITHIN_S = 2.0
 
 
 class Liveness:
@@ -74,6 +75,7 @@ class Batch(NamedTuple):
 
 _DEFAULTS = HealthSettings()
 _SERVER_GONE = "upstream_unavailable"
+_REQUEST_BROKE = "upstream_failed"
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,8 @@ class Replica:
         self.withheld: Mapping[Capability, Withheld] = {}
         self._breakers = (Breaker(health), Breaker(health))
         self._liveness = Liveness(upstream)
+        self._breaks: list[tuple[bool, str]] = []
+        self._judging: asyncio.Task[None] | None = None
         self._draft_lengths = 0
         self._changed_s = 0.0
         self._request_s = 0.0
@@ -207,14 +211,43 @@ class Replica:
         """An answer to a request of an API key ended regularly."""
         self._breakers[speculative].completed(now_s, key)
 
-    def failed(self, now_s: float, cause: str = _SERVER_GONE, *, speculative: bool = False, key: str = "") -> None:
+    def failed(
+        self,
+        now_s: float,
+        cause: str = _SERVER_GONE,
+        *,
+        speculative: bool = False,
+        key: str = "",
+        broke: bool = False,
+    ) -> None:
         """An attempt failed through the server's fault. If the server is unreachable, both arms fail; any other failure
         counts for the request's arm. `cause`: `upstream_unavailable`, `upstream_timeout`, `upstream_failed`, `stalled`,
-        or `overloaded`. `key`: the API key of the request."""
+        or `overloaded`. `key`: the API key of the request. `broke`: the connection broke after the request had been
+        sent, by the end of the process or by the request alone. The failure counts once the server was queried."""
+        if broke and cause == _SERVER_GONE:
+            self._breaks.append((speculative, key))
+            if self._judging is None or self._judging.done():
+                self._judging = asyncio.create_task(self._judge_breaks())
+            return
         self._breakers[speculative].failed(now_s, cause, key)
         if cause == _SERVER_GONE:
             self._breakers[not speculative].failed(now_s, cause, key)
             self.lost()
+
+    async def _judge_breaks(self) -> None:
+        """Queries the server once for all breaks since the last query began."""
+        while self._breaks:
+            breaks, self._breaks = self._breaks, []
+            cause = _REQUEST_BROKE if await self._is_same() else _SERVER_GONE
+            for speculative, key in breaks:
+                self.failed(time.monotonic(), cause, speculative=speculative, key=key)
+
+    async def _is_same(self) -> bool:
+        try:
+            async with asyncio.timeout(_SAME_WITHIN_S):
+                return await self.upstream.is_same()
+        except (SlipstreamError, TimeoutError):
+            return False
 
     def lost(self) -> None:
         """The server was unreachable: results of engine checks may not hold for the process that responds next."""
