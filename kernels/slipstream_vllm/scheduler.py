@@ -23,7 +23,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from slipstream_vllm import compatibility, settings
+from slipstream_vllm import compatibility, settings, watchdog
 from slipstream_vllm.class_lengths import ClassLengths
 from slipstream_vllm.counters import COPY, COUNTS_KEY, DRAFTER, ClassTotals, StepCounts
 from slipstream_vllm.draft_allocation import DraftRows, kept
@@ -70,6 +70,7 @@ class DraftLengthScheduler(Scheduler):
         if self.num_spec_tokens and self.dynamic_sd_lookup is None:
             # A lookup table stops `schedule` from padding new decodes to 1 + num_speculative_tokens rows.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
+        watchdog.install()
 
     def add_request(self, request: Any) -> None:
         params = request.sampling_params

@@ -146,8 +146,11 @@ def promote(cluster: Cluster, *texts: str) -> None:
             )
 
 
-def test_a_pair_whose_engine_is_frozen_is_not_ready(cluster: Cluster, kubelet: TritonKubelet) -> None:
-    """Triton's front end goes on answering the kubelet's probes: the pod and its Deployment stay ready."""
+def test_a_pair_whose_engine_is_frozen_is_not_ready_and_its_container_ends(
+    cluster: Cluster, kubelet: TritonKubelet
+) -> None:
+    """Triton's front end goes on answering the kubelet's probes: the pod and its Deployment stay ready. The engine's
+    watchdog ends Triton."""
     declare(cluster, kubelet)
     assert kubelet.server is not None
     [stub] = psutil.Process(kubelet.server.child.pid).children()
@@ -157,6 +160,8 @@ def test_a_pair_whose_engine_is_frozen_is_not_ready(cluster: Cluster, kubelet: T
     print(f"the pair was not Ready {time.monotonic() - began_s:.1f} s after its engine was frozen")
     ready = httpx.get(f"http://127.0.0.1:{kubelet.listed_ports['http']}/v2/health/ready")
     assert (ready.status_code, kubelet.server.child.exit_status()) == (200, None)
+    until("ended", lambda: kubelet.server.child.exit_status() is not None)
+    print(f"its Triton ended {time.monotonic() - began_s:.1f} s after that")
 
 
 def test_class_is_promoted_rolled_back_alone_and_comes_back_with_a_new_spec(

@@ -21,12 +21,12 @@ Opened = AbstractAsyncContextManager[Application]
 class Host:
     """Runs the application that the context manager `opened` opens and closes.
 
-    `halt` and `close` end all running responses with the error `HALTED`. `close` cancels the calls that still run after
-    `end_s` seconds."""
+    `loop` is its event loop. `halt` and `close` end all running responses with the error `HALTED`. `close` cancels the
+    calls that still run after `end_s` seconds."""
 
     def __init__(self, opened: Opened, *, end_s: float = _END_S) -> None:
         self._opened, self._end_s = opened, end_s
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._loaded: Future[Application] = Future()
         self._closing = asyncio.Event()
         self._halted = False
@@ -41,20 +41,20 @@ class Host:
 
     def call(self, name: str, request: PipedRequest, on_piece: Callable[[Piece], None]) -> None:
         """Answer `request`. `on_piece` runs on the event loop's thread."""
-        self._loop.call_soon_threadsafe(self._begin, name, request, on_piece)
+        self.loop.call_soon_threadsafe(self._begin, name, request, on_piece)
 
     def cancel(self, name: str) -> None:
         """Disconnect the client of the call `name`, if it still runs."""
-        self._loop.call_soon_threadsafe(self._disconnect, name)
+        self.loop.call_soon_threadsafe(self._disconnect, name)
 
     def halt(self) -> None:
         """Halt all calls, also later ones. Returns at once."""
-        self._loop.call_soon_threadsafe(self._halt)
+        self.loop.call_soon_threadsafe(self._halt)
 
     def close(self) -> None:
         """Halt all calls, close the application, and end the thread."""
         self.halt()
-        self._loop.call_soon_threadsafe(self._closing.set)
+        self.loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
 
     def _begin(self, name: str, request: PipedRequest, on_piece: Callable[[Piece], None]) -> None:
@@ -63,7 +63,7 @@ class Host:
             call.halt()
             return
         self._calls[name] = call
-        task = self._loop.create_task(self._answer(name, call))
+        task = self.loop.create_task(self._answer(name, call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -85,9 +85,9 @@ class Host:
             call.halt()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        asyncio.set_event_loop(self.loop)
         try:
-            self._loop.run_until_complete(self._serve())
+            self.loop.run_until_complete(self._serve())
         except BaseException as exc:  # top of the thread: pass the error to the waiting caller
             if self._loaded.done():
                 _log.exception("the application failed while it closed")

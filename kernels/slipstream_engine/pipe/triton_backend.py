@@ -57,7 +57,7 @@ class TritonPythonModel:
         self._shutdown = ShutdownWatch.of_parent()
         self._watch = threading.Thread(target=self._watch_triton, daemon=True)
         self._watch.start()
-        self._watchdog = Watchdog()
+        self._watchdog = Watchdog(self._host.loop)
 
     def execute(self, requests: list[Any]) -> None:
         """Pass requests to the application, which answers through their response senders. Returns at once."""

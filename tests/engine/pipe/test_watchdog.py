@@ -1,4 +1,4 @@
-"""The watchdog of a Triton model ends Triton when the model's process dies, and only then."""
+"""The watchdog of a Triton model ends Triton when the model's process dies or is frozen, and only then."""
 
 from __future__ import annotations
 
@@ -10,17 +10,26 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 
-MODEL = """
-import sys
+LOOK_S, SILENT_LOOKS = 2.0, 3
+MODEL = f"""
+import asyncio, sys, threading
 from slipstream_engine.pipe.watchdog import Watchdog
-watchdog = Watchdog()
+loop = asyncio.new_event_loop()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+watchdog = Watchdog(loop, look_s={LOOK_S})
 print("loaded", flush=True)
-if sys.stdin.readline() == "end\\n":
-    watchdog.close()
+while order := sys.stdin.readline().strip():
+    if order == "end":
+        watchdog.close()
+        break
+    if order == "block":
+        loop.call_soon_threadsafe(threading.Event().wait)
+    if order == "compute":
+        loop.call_soon_threadsafe(lambda: all(each == 0 for each in iter(int, 1)))
 """
 TRITON = """
 import subprocess, sys
@@ -49,6 +58,20 @@ class Triton:
         self.model = psutil.Process(int(pid))
         [self.watchdog] = self.model.children()
 
+    def order(self, order: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{order}\n")
+        self.process.stdin.flush()
+
+    def look(self) -> set[int]:
+        """The process in which the watchdog waits for a heartbeat, a new one each time."""
+        return {child.pid for child in self.watchdog.children()}
+
+    def wait_for_looks(self, number: int) -> None:
+        for _ in range(number):
+            before = self.look()
+            eventually(lambda before=before: not self.look() <= before, "another look")
+
     def line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
@@ -69,11 +92,32 @@ def test_triton_ends_when_the_process_of_its_model_is_killed(long_triton: Triton
     assert not long_triton.watchdog.is_running()
 
 
+def test_triton_ends_when_the_process_of_its_model_is_frozen(long_triton: Triton) -> None:
+    long_triton.model.suspend()
+    assert long_triton.process.wait(PATIENCE_S) == -signal.SIGKILL
+    psutil.wait_procs([long_triton.model, long_triton.watchdog], timeout=PATIENCE_S)
+    assert not long_triton.model.is_running()
+
+
+def test_triton_ends_when_the_event_loop_of_its_model_hangs(long_triton: Triton) -> None:
+    long_triton.order("block")
+    assert long_triton.process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+def test_triton_goes_on_after_a_short_pause_and_during_a_long_computation(long_triton: Triton) -> None:
+    long_triton.model.suspend()
+    long_triton.wait_for_looks(2)
+    long_triton.model.resume()
+    long_triton.wait_for_looks(SILENT_LOOKS + 2)
+    long_triton.order("compute")
+    long_triton.wait_for_looks(SILENT_LOOKS + 2)
+    assert long_triton.process.poll() is None
+    assert long_triton.model.is_running()
+
+
 def test_triton_goes_on_when_the_model_is_unloaded() -> None:
     triton = Triton(SHORT_S)
-    assert triton.process.stdin is not None
-    triton.process.stdin.write("end\n")
-    triton.process.stdin.flush()
+    triton.order("end")
     assert triton.line() == "goes on"
     assert not triton.watchdog.is_running()
     assert triton.process.wait(PATIENCE_S) == 0
