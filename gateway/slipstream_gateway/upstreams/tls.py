@@ -42,7 +42,9 @@ class Credentials:
 def read_credentials(settings: TlsSettings) -> Credentials:
     """The present content of the files. Raises `CommandError`, which names the file, if they are unusable or cannot be
     read in time."""
-    with named_os_errors(f"{_shown(settings)}: cannot be read"):
+    if not (shown := _shown(settings)):  # the system's certificates alone, which no settings name
+        return _read_credentials(settings)
+    with named_os_errors(f"{shown}: cannot be read"):
         return FileThread().run(lambda: _read_credentials(settings))
 
 

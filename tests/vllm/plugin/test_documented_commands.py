@@ -20,7 +20,9 @@ def test_the_commands_print_what_the_page_says(blocks: list[Block], start_vllm: 
     server = start_vllm()
     printed = _run(block, server).splitlines()
     [documented] = [json.loads(line) for line in block if line.startswith("{")]
-    assert json.loads(printed[0]) == documented
+    facts = json.loads(printed[0])
+    assert re.fullmatch(r"[0-9a-f]{16}", facts["instance"])
+    assert {**facts, "instance": documented["instance"]} == documented
     plain_text, plain_drafted, drafted_text, drafted, *counters = printed[1:]
     assert drafted_text == plain_text
     assert plain_drafted == '"num_draft_tokens":0'
