@@ -104,7 +104,11 @@ class ProxyRequests:
             return PLAIN  # the server answers what the gateway would refuse
         self._run(request, served, judged, owner=owner, request_id=request_id)
         decision = judged.decision
-        return own_fields(decision.draft_length, decision.request_class, adaptive=decision.adaptive)
+        # LiteLLM chooses the server, so that each of them must know the field.
+        protected = decision.protected and all(one.upstream.drafting.protects for one in served.plain.replicas)
+        return own_fields(
+            decision.draft_length, decision.request_class, adaptive=decision.adaptive, protected=protected
+        )
 
     def draft_length(self, request_id: str) -> int:
         """The draft length of a running request; 0 if it is unknown."""

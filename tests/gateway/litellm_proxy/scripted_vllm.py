@@ -16,10 +16,12 @@ _FACTS = {**FACTS, "method": "ngram"}
 
 
 class ScriptedVllm(WebServer):
-    """Answers at once with `TOKENS` tokens, whose drafts are all accepted. `status` refuses every request."""
+    """Answers at once with `TOKENS` tokens, whose drafts are all accepted. `status` refuses every request, `protects`
+    is that of the server's description."""
 
-    def __init__(self, *, status: int = 200) -> None:
+    def __init__(self, *, status: int = 200, protects: bool = False) -> None:
         self.status = status
+        self.facts = {**_FACTS, "protects": protects}
         self.bodies: list[dict[str, Any]] = []
         self.stops = self.queries = 0
         super().__init__()
@@ -34,7 +36,7 @@ class ScriptedVllm(WebServer):
 
     async def _describe(self, _: web.Request) -> web.Response:
         self.queries += 1
-        return web.json_response(_FACTS)
+        return web.json_response(self.facts)
 
     async def _stop(self, _: web.Request) -> web.Response:
         self.stops += 1

@@ -63,6 +63,28 @@ async def test_it_learns_whether_drafts_are_accepted(requests: ProxyRequests, ac
     assert length > 0 if accepts else length == 0
 
 
+@pytest.mark.parametrize("others", [True, False])
+async def test_requests_are_protected_where_every_server_can(
+    start_vllm: Callable[..., ScriptedVllm], tmp_path: Path, others: bool
+) -> None:
+    servers = [start_vllm(protects=True), start_vllm(protects=others)]
+    manifest = tmp_path / "pair.yaml"
+    urls = '", "'.join(server.url for server in servers)
+    manifest.write_text(MANIFEST.format(url=urls) + "  decision: expected\n", encoding="utf-8")
+    found = ProxyRequests(manifest)
+    await found.started()
+    try:
+        await soon(lambda: begin(found, Owner()) > 0 and all(server.queries for server in servers), "both servers")
+
+        def is_protected() -> bool:
+            fields = found.begin(body(CODE), {}, owner=Owner(), request_id="2", key_id="key")
+            return fields.get("slipstream_protect") == 1
+
+        await soon(lambda: is_protected() == others, "what both servers support")
+    finally:
+        await found.aclose()
+
+
 async def test_a_request_that_litellm_forgets_ends(requests: ProxyRequests) -> None:
     """For example that of a client that left."""
     owner = Owner()
