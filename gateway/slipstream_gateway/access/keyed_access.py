@@ -193,7 +193,7 @@ class KeyedAccess:
         try:
             granted = principal.state.fullmatch
             await self.owners.check(principal.key_id, [one for one in request.state_ids if granted(one) is None])
-        except BaseException:
+        except BaseException:  # a cancelled request, too, gives its place and its charge back
             lease.settle(0, 0)
             raise
         return lease

@@ -2,9 +2,9 @@
 
 After a server broke with a request, one further server may try, because most servers break for reasons of their own.
 A stream that broke after at least `PROGRESS_TOKENS` may try again. Requests of the same content that broke servers
-`MAX_RUNS` times are refused for `REFUSED_S`; an answer to a body that broke one clears its content, and no answer to a
-harmless variant does. An engine that dies may return an internal
-error before its connections close, so the server is probed after one. Breaks are counted per gateway.
+`MAX_RUNS` times are refused for `REFUSED_S`. An answer to a body that broke a server clears its content; an answer to a
+variant that broke none does not. An engine that dies may return an internal error before its connections close, so the
+server is probed after one. Breaks are counted per gateway.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ _DraftName = Annotated[str, msgspec.Meta(max_length=256)]
 
 class EngineFacts(msgspec.Struct, frozen=True):
     """An engine's description of itself. `plugin` is the version of Slipstream in it. `adaptive`, `protects`: see
-    `Job`.
-    `max_draft_length` is 0 without speculation. `limit` is an admin's setting for all requests, None: no limit.
+    `Job`. `max_draft_length` is 0 without speculation. `limit` is an admin's setting for all requests, None: no limit.
     `resumes` and `resumes_stops`: see `Drafting`; `fingerprint`: see `Upstream`. `scores`: it scores the tokens of a
     prompt. `drafts`: the names of its drafts if it has several, among which it chooses, and `draft_standings` what it
     knows of them. `instance` is a random word of the process. Engines may leave out all but the first two."""

@@ -1,7 +1,7 @@
 """The gateway's decision as a policy: the product's classifier, learner and decision on simulated servers.
 
-The learner gets the simulated outcome of each request, as in service. `Parts` are taken away by changing what goes into
-the product's code or what comes out of it.
+The learner gets the simulated outcome of each request, as in service. `Parts` are taken away by a change
+of the inputs or of the results of the product's functions.
 """
 
 from __future__ import annotations
