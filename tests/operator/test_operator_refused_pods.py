@@ -25,7 +25,7 @@ LIMITS: JSON = {"kind": "LimitRange", "spec": {"limits": [{"type": "Container", 
 REFUSALS: dict[str, tuple[str, JSON | None, JSON]] = {
     "quota": ("exceeded quota", QUOTA, {}),
     "limit range": ("maximum nvidia.com/gpu usage per Container is 1", LIMITS, {}),
-    "priority class": ("no PriorityClass with name serving was found", None, {"priorityClassName": "serving"}),
+    "priority class": ("no PriorityClass with name later was found", None, {"priorityClassName": "later"}),
 }
 
 
@@ -93,7 +93,7 @@ def test_refused_pods_of_a_group_are_told_in_the_words_of_the_api_server(cluster
         cluster.client.delete(path)
     else:
         scheduling = "/apis/scheduling.k8s.io/v1/priorityclasses"
-        cluster.client.create(scheduling, {"metadata": {"name": "serving"}, "value": 10})
+        cluster.client.create(scheduling, {"metadata": {"name": "later"}, "value": 10})
     for name, template in ((f"{SET}-0", "leaderTemplate"), (f"{SET}-0-1", "workerTemplate")):
         eventually(lambda name=name, template=template: is_created(cluster, templates[template], name))
     cluster.wait_condition("modelpairs", "wide", "Ready", "False", "NoReadyReplicas")

@@ -23,6 +23,7 @@ from tests.engine.requests_and_answers import Make, is_closing
 from tests.support.polling import PATIENCE_S, eventually
 
 ASK = {"messages": [{"role": "user", "content": "delivery delay"}], "temperature": 0, "ignore_eos": True}
+CONTENT = b'"delta":{"content":'
 
 
 class Held(EngineService):
@@ -68,11 +69,13 @@ def host(engine: Held) -> Iterator[Host]:
 
 
 def ask(host: Host, engine: Held, *, stream: bool) -> queue.Queue[Piece]:
-    """The pieces of an answer at whose second chunk the engine stands."""
+    """The pieces of an answer at whose second chunk the engine stands. A stream has passed its first chunk on."""
     pieces: queue.Queue[Piece] = queue.Queue()
     body = json.dumps({**ASK, "stream": stream}).encode()
     host.call("a", PipedRequest(method="POST", path="/v1/chat/completions", body=body), pieces.put)
     assert engine.stands.wait(PATIENCE_S)
+    if stream:
+        eventually(lambda: any(CONTENT in piece.data for piece in list(pieces.queue)), "the first chunk")
     return pieces
 
 
@@ -89,7 +92,7 @@ def test_a_stream_that_the_engines_end_cuts_does_not_look_complete(host: Host, e
     close(engine)
     piece = rest(pieces)
     assert piece.error == UNFINISHED
-    assert b'"delta":{"content":' in piece.data
+    assert CONTENT in piece.data
     assert b"[DONE]" not in piece.data
     assert b'"finish_reason":"' not in piece.data
 
@@ -108,5 +111,5 @@ def test_answers_that_the_host_cuts_end_halted_at_once(host: Host, engine: Held,
     host.halt()
     piece = rest(pieces)  # while the engine stands
     assert piece.error == HALTED
-    assert (b'"delta":{"content":' in piece.data) == stream
+    assert (CONTENT in piece.data) == stream
     assert b"[DONE]" not in piece.data

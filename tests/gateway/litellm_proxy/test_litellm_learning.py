@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,12 @@ callback._decide = broken
 )
 
 
+def whole_line(file: Path) -> str | None:
+    """None while the proxy has not written its end."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return text if text.endswith("\n") else None
+
+
 @pytest.fixture(scope="module")
 def recording(start_proxy: StartProxy, start_vllm: Callable[..., ScriptedVllm]) -> tuple[LiteLlmProxy, ScriptedVllm]:
     server = start_vllm()
@@ -68,9 +75,9 @@ async def test_litellm_reports_what_an_answer_cost(
         async def learnt() -> list[Any] | None:
             file.unlink(missing_ok=True)
             await ask(client, body(CODE, chat=chat, stream=stream, **more))
-            await soon(file.exists, "an answer that is learnt from", seen=proxy.log)
+            line = await soon(lambda: whole_line(file), "an answer that is learnt from", seen=proxy.log)
             drafts = server.bodies[-1]["vllm_xargs"]["slipstream_draft_length"] == 6
-            return list(json.loads(file.read_text(encoding="utf-8"))) if drafts else None
+            return list(json.loads(line)) if drafts else None
 
         facts = await soon(learnt, "an answer with drafts")
     steps = 2  # 11 tokens after the first, 7 a step

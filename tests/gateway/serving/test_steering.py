@@ -25,6 +25,7 @@ POLICY = (
 )
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
 CLIENTS = 6
+ROUNDS = 10
 HONEST, HOSTILE = 40, 120
 SHORT, USUAL, LONG = "tokens=2 gap", "tokens=8 gap", "tokens=24 gap"
 
@@ -43,9 +44,11 @@ def body(script: str) -> dict[str, Any]:
     return chat(f"{SUMMARY} {script}", stream=True)
 
 
-def send(url: str, script: str, **headers: str) -> None:
+def send(url: str, script: str, **headers: str) -> str:
+    """The arm of the answer."""
     answer = httpx.post(f"{url}/v1/chat/completions", json=body(script), headers=headers, timeout=30)
     assert answer.status_code == 200, answer.text
+    return answer.headers["x-slipstream-arm"]
 
 
 def all_at_once(send_one: Callable[[Any], None], given: Sequence[Any]) -> None:
@@ -60,22 +63,24 @@ def speed_up(url: str, **headers: str) -> tuple[float, float, float]:
     return tuple(found["e2e_s"][name] for name in ("speed_up", "speed_up_low", "speed_up_high"))  # type: ignore[return-value]
 
 
-def test_ids_that_a_client_chooses_by_their_explanation_choose_no_arm(serve: Callable[..., Any]) -> None:
-    """Short answers under the ids that would be held back, long ones under the others."""
+def test_an_id_that_a_client_chooses_tells_and_decides_no_arm(serve: Callable[..., Any]) -> None:
+    """Neither its explanation nor the arm of its last answer tells the arm of its next one."""
     url = serve().url
-    all_at_once(lambda _: send(url, USUAL), range(HONEST))
-    assert speed_up(url)[1] > 1.0
-
     names = [f"mine-{number}" for number in range(40)]
     reasons = {
-        name: httpx.post(f"{url}/v1/route", json=body(USUAL), headers={"x-request-id": name}).json()["reason"]
+        httpx.post(f"{url}/v1/route", json=body(USUAL), headers={"x-request-id": name}).json()["reason"]
         for name in names
     }
-    assert set(reasons.values()) == {"speculation_pays"}, "an explanation tells a draw"
-    held = names[::2]
-    again = itertools.islice(itertools.cycle(names), HOSTILE)
-    all_at_once(lambda name: send(url, SHORT if name in held else LONG, **{"x-request-id": name}), list(again))
-    assert speed_up(url)[0] > 1.0
+    assert reasons == {"speculation_pays"}, "an explanation tells a draw"
+
+    def arms(name: str) -> list[str]:
+        return [send(url, SHORT, **{"x-request-id": name}) for _ in range(ROUNDS)]
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        pairs = [pair for found in clients.map(arms, names) for pair in itertools.pairwise(found)]
+    assert {arm for pair in pairs for arm in pair} == {"speculative", "control"}
+    equal = sum(one == other for one, other in pairs) / len(pairs)
+    assert abs(equal - 0.5) < 4.5 * 0.5 / len(pairs) ** 0.5
 
 
 @pytest.mark.parametrize("others", [1, 2, 5])
