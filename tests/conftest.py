@@ -26,6 +26,7 @@ from tests.support.kube import CRDS, KubeApiServer, install_chart
 from tests.support.ports import lasting_ports
 from tests.support.scheduling import Scheduling
 from tests.support.speed import TimeLimits
+from tests.support.stacks import HungTests
 
 if TYPE_CHECKING:
     from tests.support.redis_server import RedisServer
@@ -80,6 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Scheduling())
     rings.register(config)
     config.pluginmanager.register(TimeLimits())
+    config.pluginmanager.register(HungTests())
     if config.getoption("times"):
         times.register(config)
 
