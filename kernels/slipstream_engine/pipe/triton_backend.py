@@ -30,7 +30,7 @@ from slipstream_engine.pipe.metrics import RequestsGauge
 from slipstream_engine.pipe.numpy_check import check_numpy
 from slipstream_engine.pipe.response_sender import PendingPieces, ResponseSender
 from slipstream_engine.pipe.shutdown import ShutdownWatch
-from slipstream_engine.pipe.watchdog import Watchdog
+from slipstream_engine.pipe.watchdog import TritonCalls, Watchdog
 
 CANCEL_POLL_S = 0.02
 
@@ -52,12 +52,13 @@ class TritonPythonModel:
         self._names = map(str, itertools.count())
         self._answers: dict[str, PipedAnswer] = {}
         self._gauge = RequestsGauge(config["name"])
+        self._sending, self._polling = TritonCalls(), TritonCalls()
         self._responses: ResponseSender[PipedAnswer] = ResponseSender(self._send)
         self._closing = threading.Event()
         self._shutdown = ShutdownWatch.of_parent()
         self._watch = threading.Thread(target=self._watch_triton, daemon=True)
         self._watch.start()
-        self._watchdog = Watchdog(self._host.loop)
+        self._watchdog = Watchdog(self._host.loop, calls=(self._sending, self._polling))
 
     def execute(self, requests: list[Any]) -> None:
         """Pass requests to the application, which answers through their response senders. Returns at once."""
@@ -90,7 +91,8 @@ class TritonPythonModel:
         if answer.ended:  # by an earlier piece that could not be sent
             return
         try:
-            answer.send(piece)
+            with self._sending:
+                answer.send(piece)
         except Exception as exc:  # top of the sending thread: one client's failure must not stop the others
             pb_utils.Logger.log_error(f"request {answer.name}: sending failed: {exc!r}")
             self._host.cancel(answer.name)
@@ -99,7 +101,8 @@ class TritonPythonModel:
     def _end(self, answer: PipedAnswer) -> None:
         """End an answer that lacks a piece, so that its client neither waits forever nor takes it for a whole one."""
         try:
-            answer.fail("internal: a part of the response could not be sent")
+            with self._sending:
+                answer.fail("internal: a part of the response could not be sent")
         except Exception as exc:  # as in `_send`; nothing more can be done for this client
             pb_utils.Logger.log_error(f"request {answer.name}: sending the final error failed: {exc!r}")
 
@@ -119,7 +122,9 @@ class TritonPythonModel:
 
     def _cancel_if_gone(self, answer: PipedAnswer) -> None:
         try:
-            if answer.is_cancelled():
+            with self._polling:
+                is_cancelled = answer.is_cancelled()
+            if is_cancelled:
                 self._host.cancel(answer.name)
         except Exception as exc:  # one failing answer must not end the polling of the others
             pb_utils.Logger.log_error(f"request {answer.name}: polling failed: {exc!r}")

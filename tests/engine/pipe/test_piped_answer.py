@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from slipstream_engine.pipe.messages import HALTED, UNFINISHED, Piece
+from slipstream_engine.pipe.watchdog import TritonCalls
 
 from tests.engine.pipe.conftest import Sender
 
@@ -26,6 +27,7 @@ class Model:
         self._model = module.TritonPythonModel()
         self._model._host = SimpleNamespace(cancel=self.cancelled.append)
         self._model._answers = {"1": self.answer}
+        self._model._sending = TritonCalls()
 
     def send(self, *pieces: Piece) -> None:
         for piece in pieces:

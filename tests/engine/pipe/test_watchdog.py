@@ -16,11 +16,22 @@ pytestmark = pytest.mark.integration
 
 LOOK_S, SILENT_LOOKS = 2.0, 3
 MODEL = f"""
-import asyncio, sys, threading
-from slipstream_engine.pipe.watchdog import Watchdog
+import asyncio, sys, threading, time
+from slipstream_engine.pipe.watchdog import TritonCalls, Watchdog
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
-watchdog = Watchdog(loop, look_s={LOOK_S})
+calls = TritonCalls()
+watchdog = Watchdog(loop, calls=[calls], look_s={LOOK_S})
+
+def compute():
+    all(each == 0 for each in iter(int, 1))
+
+def work(calls_triton):
+    while True:
+        with calls:
+            time.sleep({LOOK_S} / 2)
+            calls_triton()
+
 print("loaded", flush=True)
 while order := sys.stdin.readline().strip():
     if order == "end":
@@ -29,7 +40,12 @@ while order := sys.stdin.readline().strip():
     if order == "block":
         loop.call_soon_threadsafe(threading.Event().wait)
     if order == "compute":
-        loop.call_soon_threadsafe(lambda: all(each == 0 for each in iter(int, 1)))
+        loop.call_soon_threadsafe(compute)
+    if order == "call":
+        threading.Thread(target=work, args=[lambda: None], daemon=True).start()
+    if order == "wait in a call":
+        threading.Thread(target=compute, daemon=True).start()
+        threading.Thread(target=work, args=[threading.Event().wait], daemon=True).start()
 """
 TRITON = """
 import subprocess, sys
@@ -104,9 +120,21 @@ def test_triton_ends_when_the_event_loop_of_its_model_hangs(long_triton: Triton)
     assert long_triton.process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
+def test_triton_ends_when_one_of_its_calls_does_not_come_back(long_triton: Triton) -> None:
+    """The other threads work meanwhile."""
+    long_triton.order("wait in a call")
+    assert long_triton.process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+def test_triton_goes_on_while_calls_come_back(long_triton: Triton) -> None:
+    long_triton.order("call")
+    long_triton.wait_for_looks(2 * SILENT_LOOKS + 2)
+    assert long_triton.process.poll() is None
+
+
 def test_triton_goes_on_after_a_short_pause_and_during_a_long_computation(long_triton: Triton) -> None:
     long_triton.model.suspend()
-    long_triton.wait_for_looks(2)
+    long_triton.wait_for_looks(1)
     long_triton.model.resume()
     long_triton.wait_for_looks(SILENT_LOOKS + 2)
     long_triton.order("compute")
