@@ -34,7 +34,7 @@ SHORT, USUAL, LONG = "tokens=2 gap", "tokens=8 gap", "tokens=24 gap"
 def serve(gateway: Callable[..., Any], openai_server: Callable[..., Any]) -> Callable[..., Any]:
     def start(**options: Any) -> Any:
         plain, speculative = openai_server(), openai_server()
-        plain.pace_s, speculative.pace_s = 0.03, 0.01
+        plain.pace_s, speculative.pace_s = 0.05, 0.01
         return gateway(manifest_text([plain.url], [speculative.url], policy=POLICY), **options)
 
     return start
