@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.logger import init_logger
 
-from slipstream_vllm import admission, compatibility, settings
+from slipstream_vllm import admission, compatibility, settings, watchdog
 from slipstream_vllm.errors import UnsupportedServerError
 from slipstream_vllm.hooks import is_wrapped, wrap
 
@@ -72,6 +72,7 @@ def _with_worker_hooks(init_device: Callable[..., Any]) -> Callable[..., Any]:
     def init_device_with_hooks(self: Any, *args: Any, **kwargs: Any) -> Any:
         if compatibility.serves(self.vllm_config):
             _install_in_worker(self.vllm_config)
+            watchdog.install_in_engine()
         return init_device(self, *args, **kwargs)
 
     return init_device_with_hooks

@@ -30,7 +30,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from vllm.logger import init_logger
 
-from slipstream_vllm import __version__, admission, compatibility, settings
+from slipstream_vllm import __version__, admission, compatibility, settings, watchdog
 from slipstream_vllm.class_file import ClassFile
 from slipstream_vllm.class_report import by_class
 from slipstream_vllm.draft_length import checked_length
@@ -83,6 +83,7 @@ class ControlRoutes:
             file = settings.class_file(engine_client.vllm_config, report=logger.warning)
             if file is not None:
                 admission.install_rules(file)
+            watchdog.install()
             state.slipstream = Control(
                 engine_client, token=settings.control_token(), api_keys=_api_keys(args), class_file=file
             )

@@ -70,7 +70,7 @@ class DraftLengthScheduler(Scheduler):
         if self.num_spec_tokens and self.dynamic_sd_lookup is None:
             # A lookup table stops `schedule` from padding new decodes to 1 + num_speculative_tokens rows.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
-        watchdog.install()
+        watchdog.install_in_engine()
 
     def add_request(self, request: Any) -> None:
         params = request.sampling_params

@@ -4,7 +4,8 @@ Triton itself goes on without the model and reports that it is live and ready, s
 up` would start it again. The cause may be the kernel, which first kills the process with the most memory.
 
 The event loop that answers requests writes heartbeats. A step, a prefill or a compilation may take minutes in another
-thread. Even if one holds Python's lock for so long, it uses processor time: a process is frozen only without both.
+thread. Even if one holds Python's lock for so long, it runs, or waits for a processor or a disk: a process is frozen
+only if no thread does.
 
 Calls of Triton's own library are another matter: they take microseconds, in threads that do nothing else. One that does
 not come back leaves all clients without answers, whatever the other threads do.
@@ -25,10 +26,14 @@ _STUCK_BEATS = 7
 
 # Waits at a pipe that the kernel closes when this process ends. The start time tells Triton from a later process with
 # its id. As the first process of a container Triton ignores SIGKILL from inside, and ends after SIGTERM.
-# A look without a heartbeat counts if the process used less than 5 % of a core in it (a second has 100 ticks).
+# A look without a heartbeat counts if the process used less than 5 % of a core in it (a second has 100 ticks), and no
+# thread waits for a disk (the state D), runs, or waits for a processor (R).
 _WATCH = """
 started() { cut -d ' ' -f 22 "/proc/$1/stat" 2> /dev/null; }
 used_ticks() { echo $(($(cut -d ' ' --output-delimiter=+ -f 14,15 "/proc/$PPID/stat"))); }
+is_busy() {
+    [ $(($(used_ticks) - used)) -ge "$idle_ticks" ] || grep -qs '^State:.[DR]' "/proc/$PPID/task/"*/status
+}
 triton=$1 look_s=$2 idle_ticks=$3 at=$(started "$1") silent=0 used=$(used_ticks)
 while [ "$silent" -lt 3 ]; do
     byte=$(timeout --foreground "$look_s" head -c 1)
@@ -37,7 +42,7 @@ while [ "$silent" -lt 3 ]; do
         0e) exit ;;
         0x) silent=3 ;;
         0) break ;;
-        124*) [ $(($(used_ticks) - used)) -lt "$idle_ticks" ] && silent=$((silent + 1)) || silent=0 ;;
+        124*) is_busy && silent=0 || silent=$((silent + 1)) ;;
         *) sleep 1 ;;
     esac
     used=$(used_ticks)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 LOOK_S, SILENT_LOOKS = 2.0, 3
 MODEL = f"""
-import asyncio, sys, threading, time
+import asyncio, os, sys, threading, time
 from slipstream_engine.pipe.watchdog import TritonCalls, Watchdog
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -46,6 +48,9 @@ while order := sys.stdin.readline().strip():
     if order == "wait in a call":
         threading.Thread(target=compute, daemon=True).start()
         threading.Thread(target=work, args=[threading.Event().wait], daemon=True).start()
+    if order.startswith("/"):
+        os.posix_spawn("/bin/true", ["true"], {{}}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, order, os.O_RDONLY, 0)])
+        print("read", flush=True)
 """
 TRITON = """
 import subprocess, sys
@@ -141,6 +146,17 @@ def test_triton_goes_on_after_a_short_pause_and_during_a_long_computation(long_t
     long_triton.wait_for_looks(SILENT_LOOKS + 2)
     assert long_triton.process.poll() is None
     assert long_triton.model.is_running()
+
+
+def test_triton_goes_on_while_its_model_waits_for_a_disk(long_triton: Triton, tmp_path: Path) -> None:
+    """The kernel counts the wait of `vfork` as the same: here for a child that opens a pipe."""
+    slow = tmp_path / "slow"
+    os.mkfifo(slow)
+    long_triton.order(str(slow))
+    eventually(lambda: long_triton.model.status() == psutil.STATUS_DISK_SLEEP, "the model waits")
+    long_triton.wait_for_looks(SILENT_LOOKS + 2)
+    slow.write_bytes(b"")
+    assert long_triton.line() == "read"
 
 
 def test_triton_goes_on_when_the_model_is_unloaded() -> None:

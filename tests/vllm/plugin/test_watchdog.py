@@ -1,0 +1,129 @@
+"""The watchdog of vLLM's processes ends one that is frozen, and no other. Servers: test_frozen_processes.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.polling import PATIENCE_S, eventually
+
+pytestmark = pytest.mark.integration
+
+LOOK_S, SILENT_LOOKS = 2.0, 3
+# What a process of vLLM may do, with Python's lock held: compute, or wait for a disk. The kernel counts the wait of
+# `vfork` as the same: here for a child that opens a pipe.
+PROCESS = f"""
+import ctypes, os, sys, threading
+from slipstream_vllm import watchdog
+watchdog.install(look_s={LOOK_S})
+watchdog.install(look_s={LOOK_S})
+print("watched", flush=True)
+while order := sys.stdin.readline().strip():
+    if order == "compute":
+        all(each == 0 for each in iter(int, 1))
+    if order == "hang":
+        ctypes.PyDLL(None).pause()
+    if order.startswith("/"):
+        os.posix_spawn("/bin/true", ["true"], {{}}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, order, os.O_RDONLY, 0)])
+        print("read", flush=True)
+    if order == "fork" and os.fork() == 0:
+        watchdog.install(look_s={LOOK_S})
+        print(os.getpid(), flush=True)
+        ctypes.PyDLL(None).pause()
+"""
+
+
+class Watched:
+    """A process with the watchdog."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", PROCESS]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.line() == "watched"
+        [self.watchdog] = psutil.Process(self.process.pid).children()
+
+    def order(self, order: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{order}\n")
+        self.process.stdin.flush()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def wait_for_looks(self, number: int) -> None:
+        """Each look has a process of its own."""
+        for _ in range(number):
+            before = self.look()
+            eventually(lambda before=before: not self.look() <= before, "another look")
+
+    def look(self) -> set[int]:
+        return {child.pid for child in self.watchdog.children()}
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    watched = Watched()
+    yield watched
+    watched.process.kill()
+    watched.process.communicate()
+
+
+def test_a_stopped_process_is_killed(watched: Watched) -> None:
+    watched.process.send_signal(signal.SIGSTOP)
+    assert watched.process.wait(PATIENCE_S) == -signal.SIGKILL
+    psutil.wait_procs([watched.watchdog], timeout=PATIENCE_S)
+    assert not watched.watchdog.is_running()
+
+
+def test_a_process_that_waits_with_the_lock_of_python_is_killed(watched: Watched) -> None:
+    watched.order("hang")
+    assert watched.process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+def test_a_process_that_computes_with_the_lock_of_python_goes_on(watched: Watched) -> None:
+    watched.order("compute")
+    watched.wait_for_looks(SILENT_LOOKS + 2)
+    assert watched.process.poll() is None
+
+
+def test_a_process_that_waits_for_a_disk_with_the_lock_of_python_goes_on(watched: Watched, tmp_path: Path) -> None:
+    """As one that loads weights from a slow volume."""
+    slow = tmp_path / "slow"
+    os.mkfifo(slow)
+    watched.order(str(slow))
+    eventually(lambda: psutil.Process(watched.process.pid).status() == psutil.STATUS_DISK_SLEEP, "it waits")
+    watched.wait_for_looks(SILENT_LOOKS + 2)
+    slow.write_bytes(b"")
+    assert watched.line() == "read"
+
+
+def test_a_short_pause_is_none(watched: Watched) -> None:
+    watched.process.send_signal(signal.SIGSTOP)
+    watched.wait_for_looks(SILENT_LOOKS - 1)
+    watched.process.send_signal(signal.SIGCONT)
+    watched.wait_for_looks(SILENT_LOOKS + 2)
+    assert watched.process.poll() is None
+
+
+def test_a_forked_process_has_a_watchdog_of_its_own(watched: Watched) -> None:
+    watched.order("fork")
+    forked = psutil.Process(int(watched.line()))
+    psutil.wait_procs([forked], timeout=PATIENCE_S)
+    assert forked.status() == psutil.STATUS_ZOMBIE
+    assert watched.process.poll() is None
+
+
+@pytest.mark.parametrize(("statement", "watchdogs"), [("install_in_engine()", 0), ("install()", 1)])
+def test_a_program_that_holds_the_engine_itself_is_not_watched(statement: str, watchdogs: int) -> None:
+    """Its user may stop it for an hour, in a notebook or a debugger."""
+    code = f"from slipstream_vllm import watchdog; watchdog.{statement}; print(len(psutil.Process().children()))"
+    command = [sys.executable, "-c", f"import psutil; {code}"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{watchdogs}\n"
