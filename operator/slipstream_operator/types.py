@@ -35,6 +35,11 @@ class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     prometheus: str | None = None
     allows_privileges: bool = True
 
+    @property
+    def has_probe_deadlines(self) -> bool:
+        """Whether probes have a grace period of their own: they got it with Kubernetes 1.21, as policy/v1 came."""
+        return self.pdb_api_version == "policy/v1"
+
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
     """A transition that becomes a Kubernetes Event of the reconciled object."""

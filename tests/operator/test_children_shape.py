@@ -329,6 +329,22 @@ def test_gateways_and_prometheus_find_ports_by_name():
     assert {port["targetPort"]: port["port"] for port in ports.values()} == inside
 
 
+@pytest.mark.parametrize(("spec", "kept_s"), [(EMBEDDED_SPEC, 45), (VLLM_SPEC, 200)], ids=["triton", "vllm"])
+def test_a_server_that_does_not_answer_is_killed_without_its_grace_period(spec: JSON, kept_s: int):
+    """The front end of vLLM may be busy for longer; the plugin's watchdog finds one that is frozen."""
+    raw = pair_object(spec, serving={"drainSeconds": 300})
+    probe = server(raw)["livenessProbe"]
+    silence_s = probe["failureThreshold"] * probe["periodSeconds"]
+    assert 30 <= silence_s + probe["timeoutSeconds"] + probe["terminationGracePeriodSeconds"] <= kept_s
+    assert probe["timeoutSeconds"] <= probe["periodSeconds"]
+    assert template(raw)["spec"]["shareProcessNamespace"], "else its watchdog cannot kill the first process"
+
+
+def test_probes_of_an_old_api_server_have_no_grace_period():
+    old = children(pair_object(), pdb_api_version="policy/v1beta1")["Deployment"]["spec"]["template"]["spec"]
+    assert "terminationGracePeriodSeconds" not in old["containers"][0]["livenessProbe"]
+
+
 def test_the_budgets_version_is_the_servers():
     made = children(pair_object(), pdb_api_version="policy/v1beta1")["PodDisruptionBudget"]
     assert (made["apiVersion"], made["spec"]["maxUnavailable"]) == ("policy/v1beta1", 1)

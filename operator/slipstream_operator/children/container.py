@@ -14,12 +14,14 @@ from slipstream_core.manifest.serving import EnvVar, Serving
 from slipstream_core.manifest.sources import STORE, located
 from slipstream_core.manifest.vllm_command import SCHEDULER, adapter_arguments, engine_arguments, speculation_of
 
-from slipstream_operator.children.identity import TRITON, VLLM, Owner, Software, given
+from slipstream_operator.children.identity import TRITON, VLLM, Owner, given
 from slipstream_operator.children.repository import REPOSITORY, sources_folder, sources_of
 from slipstream_operator.types import KubeObject
 
 LEAVE_S = 10
 """The time between the deletion of a server's pod and its SIGTERM: by then no gateway sends it requests."""
+FROZEN_END_S = 5
+"""The time that a program has to end after its liveness probe has failed."""
 GPU = "nvidia.com/gpu"
 LEADER_RANK = "0"
 HUB_TOKEN = "HF_TOKEN"  # nosec B105 # the name of a variable
@@ -29,7 +31,7 @@ _OF_NODES = ("cpu", "memory", "ephemeral-storage")
 _HOME = {"HOME": "/tmp"}  # nosec B108 # a volume of the pod's own: PyTorch and compilers store their files there
 # If the image requests it, NVIDIA's container runtime gives all GPUs to a container that requests none.
 _NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
-_STARTUP_PERIOD_S = 5
+_PROBE_PERIOD_S = 5
 _EVERY_ADDRESS = "0.0.0.0"  # nosec B104 # a pod's own network
 _EVERY_IPV6_ADDRESS = "ipv6:::"
 # The folders of compilers. They outlive a restart of the container, and with a volume at CACHE that of the pod.
@@ -179,7 +181,7 @@ def _server(
         resources=given(requests=dict(serving.resources.requests), limits=limits),
         capabilities=serving.capabilities,
         lifecycle={"preStop": {"exec": {"command": ["sleep", str(leave_s)]}}},
-        **(_listening(owner.software, serving) if listens else {}),
+        **(_listening(owner) if listens else {}),
     )
 
 
@@ -233,27 +235,33 @@ def _variable(variable: EnvVar) -> KubeObject:
     return {"name": variable.name, "valueFrom": {"secretKeyRef": reference}}
 
 
-def _listening(software: Software, serving: Serving) -> KubeObject:
+def _listening(owner: Owner) -> KubeObject:
     """The ports and probes. The other two probes start after the success of the startup probe.
 
     Triton is ready while all its models are ready. It can be live and not ready for a long time
-    (triton-inference-server/server#7154), so missing readiness causes no restart. The limits of liveness are generous:
-    a restart ends every stream and takes minutes to load, and a busy server may be slow to answer.
+    (triton-inference-server/server#7154), so missing readiness causes no restart. A restart ends every stream and takes
+    minutes to load, so a busy server must not be taken for a frozen one.
     """
-    failures = -(-serving.startup_seconds // _STARTUP_PERIOD_S)
+    software = owner.software
+    failures = -(-owner.pair.serving.startup_seconds // _PROBE_PERIOD_S)
     return {
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in software.ports.items()],
-        "startupProbe": _probe(software.ready_path, period_s=_STARTUP_PERIOD_S, timeout_s=5, failures=failures),
-        "readinessProbe": _probe(software.ready_path, period_s=5, timeout_s=5, failures=3),
-        "livenessProbe": _probe(software.live_path, period_s=20, timeout_s=10, failures=9),
+        "startupProbe": _probe(software.ready_path, failures=failures),
+        "readinessProbe": _probe(software.ready_path, failures=3),
+        "livenessProbe": _probe(software.live_path, failures=software.silence_s // _PROBE_PERIOD_S) | _at_once(owner),
     }
 
 
-def _probe(path: str, *, period_s: int, timeout_s: int, failures: int) -> KubeObject:
+def _at_once(owner: Owner) -> KubeObject:
+    """A frozen program does not use the pod's grace period, so the kubelet does not wait for it."""
+    return {"terminationGracePeriodSeconds": FROZEN_END_S} if owner.defaults.has_probe_deadlines else {}
+
+
+def _probe(path: str, *, failures: int) -> KubeObject:
     return {
         "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
-        "periodSeconds": period_s,
-        "timeoutSeconds": timeout_s,
+        "periodSeconds": _PROBE_PERIOD_S,
+        "timeoutSeconds": 5,
         "successThreshold": 1,
         "failureThreshold": failures,
     }

@@ -31,12 +31,14 @@ LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
 
 class Software(msgspec.Struct, frozen=True, kw_only=True):
     """The program of a pair's servers. `name` is the name of its container, `ports` are its ports by name, in the
-    container and in the Service. The paths are those of its probes, at the port for HTTP."""
+    container and in the Service. The paths are those of its probes, at the port for HTTP. After `silence_s` without an
+    answer to its liveness probe it is frozen."""
 
     name: str
     ports: Mapping[str, int]
     ready_path: str
     live_path: str
+    silence_s: int
 
 
 TRITON = Software(
@@ -44,8 +46,17 @@ TRITON = Software(
     ports={GRPC_PORT_NAME: 8001, HTTP_PORT_NAME: 8000, "metrics": 8002},
     ready_path="/v2/health/ready",
     live_path="/v2/health/live",
+    silence_s=30,  # threads of its own answer, beside models that load, compile or compute
 )
-VLLM = Software(name="vllm", ports={HTTP_PORT_NAME: 8000}, ready_path="/health", live_path="/health")
+VLLM = Software(
+    name="vllm",
+    ports={HTTP_PORT_NAME: 8000},
+    ready_path="/health",
+    live_path="/health",
+    # One event loop answers, and sends every token: under load for 40 s not once (vllm-project/vllm#38157). The
+    # plugin's watchdog finds a process that is frozen, and not busy, within 40 s.
+    silence_s=180,
+)
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,9 +63,9 @@ def _pod_spec(owner: Owner, rank: str | None) -> KubeObject:
         "serviceAccountName": serving.service_account_name or owner.child_name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        # The first process of a container cannot be killed from inside. Triton's watchdog must be able to do so, and
-        # its own `abort` as well.
-        **({} if is_vllm else {"shareProcessNamespace": True}),
+        # The first process of a container cannot be killed from inside. The watchdogs must be able to do so, and
+        # Triton's own `abort` as well.
+        "shareProcessNamespace": True,
         # Until no gateway sends requests, until the running answers are finished, and until the program has ended.
         "terminationGracePeriodSeconds": LEAVE_S + serving.drain_seconds + _EXIT_MARGIN_S,
         "securityContext": {
