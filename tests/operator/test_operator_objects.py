@@ -267,6 +267,22 @@ def test_kill_lands_in_the_status_by_an_event_and_is_an_event(by_events: Cluster
     assert eventually(lambda: [event for event in cluster.events("killed") if "kill" in event["message"].lower()])
 
 
+def test_annotations_without_effect_are_said_with_what_would_be_accepted(cluster: Cluster) -> None:
+    cluster.pair("annotated")
+    cluster.policy("annotated")
+    cluster.wait_condition("modelpairs", "annotated", "Accepted", "True")
+    approval = "slipstream.dev/approve-revision"
+    annotations = {"metadata": {"annotations": {approval: "deadbeef"}}}
+    cluster.patch("modelpairs", "annotated", annotations)
+    said = f"the annotation {approval}: 'deadbeef' has no effect: no revision waits for an approval"
+    eventually(lambda: said in cluster.wait_condition("modelpairs", "annotated", "Accepted"))
+    assert eventually(lambda: [event for event in cluster.events("annotated") if event["message"] == said])
+    cluster.patch("speculationpolicies", "annotated", annotations)
+    unknown = f"metadata.annotations[{approval}] (policies have none)"
+    events = eventually(lambda: [event for event in cluster.events("annotated") if unknown in event["message"]])
+    assert {event["involvedObject"]["kind"] for event in events} == {"SpeculationPolicy"}
+
+
 def test_server_that_may_not_speculate_is_in_the_status_and_an_event(cluster: Cluster) -> None:
     cluster.pair("broken-engine")
     cluster.wait_condition("modelpairs", "broken-engine", "KillSwitchActive", "False")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from slipstream_core.manifest import ModelPair
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.naming import canary_name
+from slipstream_core.manifest.naming import APPROVE, canary_name
 from slipstream_core.manifest.resources import parse_resource
 from slipstream_core.manifest.status import CanaryPhase
 from slipstream_gateway.sources.cluster.assemble import PAIRS, Assembler
@@ -112,6 +112,14 @@ class World:
     def accepted(self) -> tuple[str, str]:
         [found] = [one for one in self.plan.status.conditions if one.type == "Accepted"]
         return found.status, found.reason
+
+    def approve(self, revision: str) -> list[str]:
+        """Annotate the pair. Returns the message of Accepted, in sentences, and the Events about annotations."""
+        self.raw["metadata"]["annotations"] = {APPROVE: revision}
+        self.look()
+        [found] = [one for one in self.plan.status.conditions if one.type == "Accepted"]
+        events = [note.message for note in self.plan.notes if note.reason == "AnnotationIgnored"]
+        return [*found.message.split(". ")[1:], *events]
 
 
 @pytest.mark.parametrize("spec", [SPEC, VLLM_SPEC, GROUP_SPEC], ids=["triton", "vllm", "group"])
@@ -383,3 +391,21 @@ def test_a_new_revision_s_privilege_is_forbidden_although_the_serving_one_has_no
     assert (ready.reason, "spec.serving.hostNetwork" in ready.message) == ("PrivilegesForbidden", True)
     world.change(serving={"hostNetwork": False})
     assert world.plan.children is not None
+
+
+def test_an_approval_of_another_revision_is_answered_with_what_would_be_accepted() -> None:
+    world = World()
+    no_effect = f"the annotation {APPROVE}: 'deadbeef' has no effect: "
+    assert world.approve("deadbeef") == [f"{no_effect}no revision waits for an approval"] * 2
+    assert world.approve("deadbeef") == [f"{no_effect}no revision waits for an approval"], "one Event"
+    world.change(target={"revision": "2"})
+    world.servers_are_ready(msgspec.structs.replace(SHOWN, samples=1))
+    assert world.plan.status.canary is not None
+    revision = world.plan.status.canary.revision
+    assert world.approve("deadbeef") == [f"{no_effect}the revision that is compared is {revision}"] * 2
+    assert world.approve(revision) == []
+    world.servers_are_ready(SHOWN)
+    world.look()
+    assert world.plan.status.canary.phase is CanaryPhase.PROMOTED
+    assert world.approve(revision) == [], "a left-over approval"
+    assert world.accepted() == ("True", "Accepted")

@@ -143,3 +143,25 @@ def test_clock_that_was_set_back_keeps_no_pair_in_use_for_ever() -> None:
     world.status = {"lastRequestTime": "2027-01-01T00:00:00Z"}
     made = world.look()
     assert made.status.last_request_time == "2026-11-20T12:00:00Z"
+
+
+def test_a_wrong_name_in_the_annotation_is_answered_with_the_one_that_would_be_accepted() -> None:
+    world = World()
+    world.look()
+    world.asked()
+    world.rename("acme/one", allowed="something else")
+    world.look()
+    world.rename("new", allowed="knew")
+    made = world.look()
+    said = f"the annotation {ALLOW}: 'knew' has no effect: the name that waits is 'new'"
+    assert condition(made, "Accepted").reason == "ModelNameInUse"
+    assert condition(made, "Accepted").message.endswith(said)
+    assert [note.message for note in made.notes if note.reason == "AnnotationIgnored"] == [said]
+    assert noted(world.look()) == []
+
+
+def test_the_name_of_a_rename_to_come_is_no_mistake() -> None:
+    world = World()
+    world.rename(world.raw["spec"]["model"], allowed="new")
+    world.look()
+    assert noted(world.look()) == []

@@ -365,6 +365,27 @@ def test_fields_of_a_newer_version_are_named_once_and_do_no_harm():
     assert noted(after(RAW, made, ignored=("spec.foo",), **SERVED)) == ["UnknownFieldsIgnored"]
 
 
+def annotated(**annotations: str) -> JSON:
+    """The pair with Slipstream's annotations of these names."""
+    names = {f"slipstream.dev/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    return {**RAW, "metadata": {**RAW["metadata"], "annotations": {**names, "example.com/allow": "1"}}}
+
+
+@pytest.mark.parametrize(("value", "events"), [("true", []), ("yes", ["AnnotationIgnored"])])
+def test_an_annotation_that_permits_a_deletion_has_one_value(value: str, events: list[str]):
+    made = plan(annotated(allow_delete=value), **SERVED)
+    assert [event for event in noted(made) if event.startswith("Annotation")] == events
+    assert ('as "true" only' in condition(made, "Accepted").message) == bool(events)
+
+
+def test_an_annotation_with_an_unknown_name_is_answered_with_the_known_ones():
+    made = plan(annotated(approve_revison="1"), **SERVED)
+    known = "known: slipstream.dev/approve-revision, slipstream.dev/allow-rename, slipstream.dev/allow-delete"
+    path = f"metadata.annotations[slipstream.dev/approve-revison] ({known})"
+    assert condition(made, "Ready").message.endswith(f"are ignored: {path}")
+    assert "UnknownFieldsIgnored" in noted(made)
+
+
 def checked(raw: JSON, *, compatible: bool, message: str = MISMATCH) -> tuple[JSON, ...]:
     return (pod(raw, initContainerStatuses=[preflight_ended(compatible=compatible, message=message)]),)
 

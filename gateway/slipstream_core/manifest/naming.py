@@ -23,6 +23,8 @@ CLASS_PATTERN = (
 CANARY_PREFIX = "canary-"
 APPROVE = "slipstream.dev/approve-revision"
 """The annotation of a pair that approves a revision; its value is the revision."""
+ALLOW_DELETE = "slipstream.dev/allow-delete"
+"""The annotation of a pair in use that permits its deletion, where the API server refuses it; its value is `true`."""
 _LONGEST = 63  # a DNS label, as Kubernetes requires of a Service's name
 _LONGEST_GROUP = 40
 _DIGEST_CHARS = 8

@@ -17,6 +17,7 @@ from slipstream_core.manifest.status import (
 
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.handlers.parts import Parts
+from slipstream_operator.reconcile.annotations import unknown_annotations
 from slipstream_operator.reconcile.policy import reconcile_policy
 from slipstream_operator.reconcile.policy_facts import PolicyFacts
 from slipstream_operator.reconcile.reasons import Reason
@@ -112,7 +113,7 @@ class PolicyReconciler:
             prior=prior,
             sealed=self._sealed_in(key, prior.checkpoint, parsed.pair_key),
             problems=resolution.problems.get(str(key), ()),
-            ignored=parsed.ignored,
+            ignored=(*parsed.ignored, *unknown_annotations(raw)),
             pair=resolution.pairs.get(pair_key),
             pair_ready=ready is not None and ready.status == "True",
             pair_at_zero=ready is not None and ready.reason == Reason.SCALED_TO_ZERO,

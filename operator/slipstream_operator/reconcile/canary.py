@@ -15,6 +15,7 @@ from slipstream_core.manifest.versions import Comparison
 from slipstream_operator.children.all import children_of, lacks_kind
 from slipstream_operator.children.repository import weights_hash
 from slipstream_operator.children.workload import progress_deadline_s
+from slipstream_operator.reconcile.annotations import annotations_of
 from slipstream_operator.reconcile.pods import PodReason, preflight_report, restarts, worst_problem
 from slipstream_operator.reconcile.servers import count, with_serving
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance, look_again_s
@@ -54,7 +55,7 @@ def new_revision(comparison: Comparison, prior: ModelPairStatus, observed: Obser
         now=now,
         served=prior.served,
         checks=observed.canary.checks,
-        approved=(observed.raw["metadata"].get("annotations") or {}).get(APPROVE, ""),
+        approved=annotations_of(observed.raw).get(APPROVE, ""),
     )
     status = advance(prior.canary, case)
     is_decided_now = status.phase not in _RUNNING and status != prior.canary

@@ -29,6 +29,7 @@ KILL_LANDED = "KillLanded"
 KILL_LIFTED = "KillLifted"
 MODEL_RENAMED = "ModelRenamed"
 STATUS_EDITED = "StatusEdited"
+ANNOTATION_IGNORED = "AnnotationIgnored"
 
 Statuses = tuple[ModelPairStatus, ModelPairStatus] | tuple[SpeculationPolicyStatus, SpeculationPolicyStatus]
 
@@ -70,8 +71,11 @@ _OF_POLICY = {
 _LIFTED = "each class continues in its phase; soak periods restart"
 
 
-def pair_notes(prior: ModelPairStatus, status: ModelPairStatus, *, ignored: Sequence[str]) -> tuple[Note, ...]:
-    """The notes between two statuses of one pair. `ignored` are fields of its spec that this version does not know."""
+def pair_notes(
+    prior: ModelPairStatus, status: ModelPairStatus, *, ignored: Sequence[str], without_effect: Sequence[str] = ()
+) -> tuple[Note, ...]:
+    """The notes between two statuses of one pair. `ignored` are its fields that this version does not know,
+    `without_effect` sentences about annotations, which are also in the message of Accepted."""
     both = prior, status
     return (
         *(note for type, note in _transitions(both, _OF_PAIR) if not _is_said_elsewhere(type, note, status)),
@@ -79,6 +83,7 @@ def pair_notes(prior: ModelPairStatus, status: ModelPairStatus, *, ignored: Sequ
         *_canary_notes(prior.canary, status.canary),
         *_kill_notes(both),
         *_ignored_notes(both, ignored),
+        *_annotation_notes(find(prior.conditions, ConditionType.ACCEPTED), without_effect),
     )
 
 
@@ -187,6 +192,12 @@ def _ignored_notes(statuses: Statuses, ignored: Sequence[str]) -> Iterator[Note]
     if names and (before is None or not before.message.endswith(f": {names}")):
         message = f"fields that this version does not know are ignored: {names}"
         yield Note(type="Warning", reason=UNKNOWN_FIELDS_IGNORED, message=message)
+
+
+def _annotation_notes(before: Condition | None, without_effect: Sequence[str]) -> Iterator[Note]:
+    for message in without_effect:
+        if before is None or message not in before.message:
+            yield Note(type="Warning", reason=ANNOTATION_IGNORED, message=message)
 
 
 def _both(statuses: Statuses, type: ConditionType) -> tuple[Condition | None, Condition | None]:

@@ -56,7 +56,7 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
         kept = Problem("spec.model", name_taken(case.pair, None, holder))
         case = msgspec.structs.replace(case, problems=(kept,))
     status = _status(case, holder)
-    notes = pair_notes(case.prior, status, ignored=case.ignored)
+    notes = pair_notes(case.prior, status, ignored=case.ignored, without_effect=case.annotations_without_effect)
     children, number = None, OwnNumber(None)
     if case.pair is not None and not case.problems and not case.is_renamed_now:
         number = own_number(case.pair, observed, case.usage.last_request, status.conditions, now)

@@ -22,6 +22,7 @@ from slipstream_core.manifest.versions import (
     waiting_rename,
 )
 
+from slipstream_operator.reconcile.annotations import unknown_annotations_of_pair, without_effect
 from slipstream_operator.reconcile.canary import NewRevision, new_revision
 from slipstream_operator.reconcile.reasons import Reason
 from slipstream_operator.reconcile.usage import Usage, usage_of
@@ -62,8 +63,14 @@ class PairCase(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The fields that this version does not know."""
-        return self.observed.ignored or self.newest.ignored
+        """The fields and annotations that this version does not know."""
+        fields = self.observed.ignored or self.newest.ignored
+        return (*fields, *unknown_annotations_of_pair(self.observed.raw))
+
+    @property
+    def annotations_without_effect(self) -> tuple[str, ...]:
+        new, rename = None if self.new is None else self.new.status, self.rename if self.usage.in_use else None
+        return tuple(without_effect(self.observed.raw, self.prior, new, rename))
 
     @property
     def is_renamed_now(self) -> bool:

@@ -50,6 +50,12 @@ def pair_conditions(case: PairCase, replicas: Replicas) -> Iterator[tuple[Condit
 
 
 def _accepted(case: PairCase) -> Finding:
+    """Whether the newest spec is in effect, and which annotations do not help it."""
+    found = _in_effect(case)
+    return found._replace(message=". ".join((found.message, *case.annotations_without_effect)))
+
+
+def _in_effect(case: PairCase) -> Finding:
     if case.new is not None and not case.new.is_promoted:
         return _compared(case.new.status)
     if case.rename is not None and case.usage.in_use:
