@@ -2,8 +2,8 @@
 server itself, or the node of one. It waits for a frozen one: 300 s for a worker's step, for the others without end.
 
 A thread writes heartbeats between Python's instructions: a step, a prefill or a compilation of minutes delays none of
-them, unless it holds Python's lock. Then it uses processor time, or waits for a disk. A process is frozen only without
-all three.
+them, unless it holds Python's lock. Then it runs, or waits for a processor or a disk: a process is frozen only if no
+thread does.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from functools import cache
 LOOK_S = 10.0
 """A process is frozen after three such times in a row. One may be that of a container that was paused as a whole."""
 
-# The pipe is closed when this process ends. 50 ticks are 0.5 s of processor time. The state of a thread that waits for
-# a disk is D.
+# The pipe is closed when this process ends. 50 ticks are 0.5 s of processor time. The state of a thread is D if it
+# waits for a disk, and R if it runs, or waits for a processor.
 _WATCH = """
 used_ticks() { echo $(($(cut -d ' ' --output-delimiter=+ -f 14,15 "/proc/$PPID/stat"))); }
-is_busy() { [ $(($(used_ticks) - used)) -ge 50 ] || grep -qs '^State:.D' "/proc/$PPID/task/"*/status; }
+is_busy() { [ $(($(used_ticks) - used)) -ge 50 ] || grep -qs '^State:.[DR]' "/proc/$PPID/task/"*/status; }
 silent=0 used=$(used_ticks)
 while [ "$silent" -lt 3 ]; do
     byte=$(timeout --foreground "$1" head -c 1)
