@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -73,6 +74,7 @@ class Triton:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         lines = {self.line(), self.line()}
         [pid] = lines - {"loaded"}
@@ -102,7 +104,8 @@ class Triton:
 def long_triton() -> Iterator[Triton]:
     triton = Triton(LONG_S)
     yield triton
-    triton.process.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(triton.process.pid, signal.SIGKILL)  # with a child that waits
     triton.process.communicate()
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -45,7 +46,9 @@ class Watched:
 
     def __init__(self) -> None:
         command = [sys.executable, "-c", PROCESS]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         assert self.line() == "watched"
         [self.watchdog] = psutil.Process(self.process.pid).children()
 
@@ -72,7 +75,8 @@ class Watched:
 def watched() -> Iterator[Watched]:
     watched = Watched()
     yield watched
-    watched.process.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(watched.process.pid, signal.SIGKILL)  # with a child that waits
     watched.process.communicate()
 
 
