@@ -12,7 +12,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from engines import BLOCKS, METHODS, MOST, REQUESTS, TOKENS, Question, engine_of, questions, scheduler_of, tokens_of
+from engines import (
+    BLOCKS,
+    METHODS,
+    MOST,
+    REQUESTS,
+    TOKENS,
+    Heads,
+    Question,
+    engine_of,
+    questions,
+    scheduler_of,
+    tokens_of,
+)
 from prometheus_client import REGISTRY
 from vllm import LLM, RequestOutput, SamplingParams
 from vllm.sampling_params import RequestOutputKind
@@ -22,10 +34,10 @@ COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 @pytest.fixture(scope="module", params=METHODS)
-def llm(request: pytest.FixtureRequest, head: str) -> Iterator[LLM]:
+def llm(request: pytest.FixtureRequest, heads: Heads) -> Iterator[LLM]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        yield engine_of(request.param, head)
+        yield engine_of(request.param, heads)
 
 
 class Fuzz:

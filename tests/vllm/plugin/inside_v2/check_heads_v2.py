@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from engines import MOST, TOKENS, engine_of, prompt_of, scheduler_of
+from engines import MOST, TOKENS, Heads, engine_of, prompt_of, scheduler_of
 from vllm import LLM, SamplingParams
 from vllm.v1.worker.gpu.spec_decode.target_dependent_ar.speculator import TargetDependentARSpeculator
 
 
 @pytest.fixture(scope="module", params=["eagle-async", "eagle-sync"])
-def llm(request: pytest.FixtureRequest, head: str) -> Iterator[LLM]:
+def llm(request: pytest.FixtureRequest, heads: Heads) -> Iterator[LLM]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        yield engine_of(request.param, head)
+        yield engine_of(request.param, heads)
 
 
 class Passes:

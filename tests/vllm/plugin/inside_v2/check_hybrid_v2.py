@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from engines import Heads
 from vllm import LLM, SamplingParams
 
 TARGET = os.environ["SLIPSTREAM_TARGET"]
@@ -27,9 +28,9 @@ KINDS: tuple[dict[str, Any], ...] = (
     params=[("draft_model", True), ("draft_model", False), ("eagle", True)],
     ids=["draft model, async", "draft model, sync", "EAGLE, async"],
 )
-def llm(request: pytest.FixtureRequest, head: str) -> Iterator[LLM]:
+def llm(request: pytest.FixtureRequest, heads: Heads) -> Iterator[LLM]:
     method, asynchronous = request.param
-    draft = {"draft_model": TARGET.replace("target", "draft"), "eagle": head}[method]
+    draft = {"draft_model": TARGET.replace("target", "draft"), "eagle": heads["eagle"]}[method]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         yield LLM(

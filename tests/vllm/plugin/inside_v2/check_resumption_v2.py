@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from engines import MOST, REQUESTS, RESUMABLE, TOKENS, engine_of, questions, tokens_of
+from engines import MOST, REQUESTS, RESUMABLE, TOKENS, Heads, engine_of, questions, tokens_of
 from slipstream_vllm.resumption import RESUME_KEY
 from tokenizers.decoders import DecodeStream
 from vllm import SamplingParams
@@ -20,9 +20,9 @@ def text_of(tokenizer: Any, prompt: list[int], answer: list[int]) -> str:
     return "".join(stream.step(tokenizer, token) or "" for token in answer)
 
 
-def test_another_engine_continues_an_answer_with_the_same_tokens(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_engine_continues_an_answer_with_the_same_tokens(heads: Heads, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    first, second = engine_of("draft_model-async", head), engine_of("eagle-sync", head, max_num_seqs=4)
+    first, second = engine_of("draft_model-async", heads), engine_of("eagle-sync", heads, max_num_seqs=4)
     draw, wrong, tokenizer = random.Random(ANSWERS), [], first.get_tokenizer()._tokenizer
     for question in questions(first, draw, ANSWERS, RESUMABLE):
         [whole] = question.answers

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import build_head
+from engines import Heads, build_heads
 from vllm.v1.core.sched.scheduler import Scheduler
 
 
 @pytest.fixture(scope="session")
-def head(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of an EAGLE head."""
-    return build_head(Path(tmp_path_factory.mktemp("head"), "eagle"))
+def heads(tmp_path_factory: pytest.TempPathFactory) -> Heads:
+    """Draft heads of the target."""
+    return build_heads(Path(tmp_path_factory.mktemp("heads")))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from heads import save_eagle_head
+from heads import save_eagle3_head, save_eagle_head, save_mtp_model
 from transformers import AutoTokenizer
 from vllm import LLM, RequestOutput, SamplingParams
 
@@ -17,7 +17,10 @@ REQUESTS = int(os.environ.get("SLIPSTREAM_FUZZ_REQUESTS", "16"))
 MOST = 4
 TOKENS = 24
 BLOCKS = 12  # too few for all requests that may run, so that some are preempted
-METHODS = ("draft_model-async", "draft_model-sync", "ngram-sync", "ngram_gpu-async", "eagle-async", "eagle-sync")
+METHODS = (
+    *("draft_model-async", "draft_model-sync", "ngram-sync", "ngram_gpu-async"),
+    *("eagle-async", "eagle-sync", "eagle3-async", "mtp-async"),
+)
 # The next token depends on those before it and on nothing else, so that another server can continue the answer.
 RESUMABLE: tuple[dict[str, Any], ...] = (
     {"temperature": 0},
@@ -43,6 +46,10 @@ NAMES = ("Mara Osterova", "Jonas Berg", "Ada", "Li Wei")
 THINGS = ("coffee machine", "train ticket", "lamp")
 
 
+Heads = dict[str, str]
+"""The folder of each method's head; with `mtp`, of the target that has one."""
+
+
 class Question(NamedTuple):
     """A prompt and a way of sampling. `answers` are the tokens of each choice at length 0."""
 
@@ -55,20 +62,22 @@ def prompt_of(tokenizer: Any, draw: random.Random) -> list[int]:
     return list(tokenizer.encode(CALL.format(draw.choice(NAMES), draw.choice(THINGS), draw.randrange(10**6))))
 
 
-def build_head(folder: Path) -> str:
-    """An EAGLE head of the target."""
+def build_heads(folder: Path) -> Heads:
+    """Heads of the target for the methods that have one."""
     tokenizer, draw = AutoTokenizer.from_pretrained(TARGET), random.Random(1)
-    save_eagle_head(TARGET, torch.tensor([prompt_of(tokenizer, draw)[:88] for _ in range(24)]), folder)
-    return str(folder)
+    prompts = torch.tensor([prompt_of(tokenizer, draw)[:88] for _ in range(24)])
+    for method, save in (("eagle", save_eagle_head), ("eagle3", save_eagle3_head), ("mtp", save_mtp_model)):
+        save(TARGET, prompts, folder / method)
+    return {method: str(folder / method) for method in ("eagle", "eagle3", "mtp")}
 
 
-def engine_of(name: str, head: str, **options: Any) -> LLM:
+def engine_of(name: str, heads: Heads, **options: Any) -> LLM:
     """The engine of one of `METHODS`. VLLM_ENABLE_V1_MULTIPROCESSING must be 0."""
     method, scheduling = name.split("-")
-    models = {"draft_model": TARGET.replace("target", "draft"), "eagle": head}
+    models = {**heads, "draft_model": TARGET.replace("target", "draft")}
     of_method = {"model": models[method]} if method in models else {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
     return LLM(
-        model=TARGET,
+        model=heads["mtp"] if method == "mtp" else TARGET,  # the target has its head in its own folder
         dtype="float32",
         max_model_len=256,
         max_num_batched_tokens=96,  # less than a prompt
