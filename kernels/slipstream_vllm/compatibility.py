@@ -121,18 +121,25 @@ def check_configuration(vllm_config: Any) -> None:
             f"slipstream-vllm does not support {settings.RUST_VARIABLE}=1: that server checks no draft lengths, counts "
             "no drafts by request and has no control routes; unset it."
         )
-    parallel = vllm_config.parallel_config
-    model = vllm_config.model_config
-    if parallel.data_parallel_size > 1 and model is not None and model.is_moe:
-        raise UnsupportedServerError(
-            f"slipstream-vllm does not support data_parallel_size {parallel.data_parallel_size} with a model of the "
-            "mixture-of-experts kind: ranks that draft different numbers deadlock; set --data-parallel-size 1."
-        )
+    _check_ranks(vllm_config)
     _check_losslessness(vllm_config)
     if settings.acceptance(vllm_config) == "equality":
         _check_equality(vllm_config)
     if settings.is_hybrid(vllm_config):
         _check_hybrid(vllm_config)
+
+
+def _check_ranks(vllm_config: Any) -> None:
+    """Raises: `UnsupportedServerError` if vLLM itself ends with this drafter where ranks share experts."""
+    speculative, model = vllm_config.speculative_config, vllm_config.model_config
+    if not settings.ranks_in_step(vllm_config) or speculative is None or not speculative.uses_draft_model():
+        return
+    if vllm_config.use_v2_model_runner and model is not None and model.is_moe:
+        raise UnsupportedServerError(
+            f"vLLM {vllm_version()} ends at the first draft of a draft model on its V2 model runner with "
+            f"data_parallel_size {vllm_config.parallel_config.data_parallel_size} and a mixture of experts: draft with "
+            "a head, or set VLLM_USE_V2_MODEL_RUNNER=0."
+        )
 
 
 def _check_losslessness(vllm_config: Any) -> None:

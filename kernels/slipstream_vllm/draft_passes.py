@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from slipstream_vllm import compatibility
+from slipstream_vllm import compatibility, settings
 from slipstream_vllm.draft_cache import DraftCache
 from slipstream_vllm.drafters import may_skip
 from slipstream_vllm.hooks import wrap
@@ -73,7 +73,7 @@ def _where_drafts_are_needed(propose: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _may_skip(runner: Any) -> bool:
-    if runner.use_async_scheduling or runner.speculative_config is None:
+    if runner.use_async_scheduling or runner.speculative_config is None or settings.ranks_in_step(runner.vllm_config):
         return False
     if not compatibility.serves(runner.vllm_config):
         return False

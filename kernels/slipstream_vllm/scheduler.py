@@ -10,7 +10,7 @@ Stock vLLM uses one number for all rows in three places, which are changed:
 - drafts that wait for verification are truncated to the cap at the start of a step (`spec_token_ids`; asynchronous
   scheduling keeps placeholders there, which workers read as ragged lengths);
 - the drafter proposes at most as many tokens as the longest cap of the batch (`num_spec_tokens_to_schedule`), if
-  `drafters.may_shorten` allows it;
+  `drafters.may_shorten` allows it and no other rank must make the same passes;
 - a new decode is not padded to 1 + num_speculative_tokens rows, which would count as drafts.
 """
 
@@ -61,7 +61,8 @@ class DraftLengthScheduler(Scheduler):
         self._begun_s = self._time.now_s()
         speculative_config = self.vllm_config.speculative_config
         v2 = self.vllm_config.use_v2_model_runner and settings.extends_v2()
-        self._may_shorten = speculative_config is not None and may_shorten(speculative_config, v2=v2)
+        in_step = settings.ranks_in_step(self.vllm_config)
+        self._may_shorten = speculative_config is not None and not in_step and may_shorten(speculative_config, v2=v2)
         self._has_passes = speculative_config is not None and has_passes(speculative_config)
         self._allocates = settings.allocates(self.vllm_config)
         self._draft_rows = DraftRows()
@@ -133,7 +134,7 @@ class DraftLengthScheduler(Scheduler):
             longest = max(caps.values())
             scheduler_output.num_spec_tokens_to_schedule = min(scheduler_output.num_spec_tokens_to_schedule, longest)
         scheduler_output.slipstream_caps = caps
-        scheduler_output.slipstream_needs_drafter = any(
+        scheduler_output.slipstream_needs_drafter = not self._may_shorten or any(
             cap and not request.slipstream_copies for cap, request in zip(lengths, requests, strict=True)
         )
         scheduler_output.slipstream_begun_s = self._begun_s

@@ -82,6 +82,12 @@ def allocates(vllm_config: Any) -> bool:
     return not getattr(vllm_config.speculative_config, "enable_adaptive_verification", False)
 
 
+def ranks_in_step(vllm_config: Any) -> bool:
+    """Whether the ranks of data parallelism make every pass together, because they share experts. They deadlock if one
+    skips a pass of the drafter. Ranks of a dense model are engines of their own, with a size of 1."""
+    return bool(vllm_config.parallel_config.data_parallel_size > 1)
+
+
 def extends_v2() -> bool:
     """Whether this vLLM has the V2 runner that `acceptance_v2` extends, and that truncates drafts: since 0.32."""
     return _release() >= (0, 32)

@@ -34,7 +34,7 @@ EXCEPTIONS = (
     "must be grpc://host:port",  # the exact grammar of a host; the rules know its outlines
     "must be http://host:port or https://host:port",
     "is set by Slipstream, leave it out, got '-",  # arguments of vLLM: prefixes of names
-    "is not supported: ranks of a mixture-of-experts model",  # the same
+    "is not supported: Slipstream reserves no GPUs for such ranks",  # the same
     "is set by spec.engine.",
     "is listed twice",  # variables
 )

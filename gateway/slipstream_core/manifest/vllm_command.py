@@ -42,8 +42,8 @@ _RESERVED = (
 _RESERVED_PREFIXES = ("--prefill-context-parallel", "--decode-context-parallel", "--ssl-", "--grpc")
 _DATA_PARALLEL = ("--data-parallel", "-dp")
 NO_DATA_PARALLELISM = (
-    "is not supported: ranks of a mixture-of-experts model that draft different numbers of tokens deadlock, and for "
-    "other models more servers do the same (serving.replicas)"
+    "is not supported: Slipstream reserves no GPUs for such ranks. Use more servers (serving.replicas), or start "
+    "servers whose ranks share experts yourself (endpoints)"
 )
 _FIELDS = {
     "--tensor-parallel-size": "tensorParallelSize",

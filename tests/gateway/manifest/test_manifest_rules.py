@@ -194,9 +194,9 @@ REFUSED_PAIRS: list[tuple[JSON, str]] = [
         for argument, message in (
             ("--tensor-parallel-size=4", "is set by spec.engine.tensorParallelSize"),
             ("-n2", "must be the long form"),
-            ("--data-parallel-size=2", "is not supported: ranks of a mixture-of-experts model"),
-            ("--data_parallel_size_local=2", "is not supported: ranks of a mixture-of-experts model"),
-            ("-dp=2", "is not supported: ranks of a mixture-of-experts model"),
+            ("--data-parallel-size=2", "is not supported: Slipstream reserves no GPUs for such ranks"),
+            ("--data_parallel_size_local=2", "is not supported: Slipstream reserves no GPUs for such ranks"),
+            ("-dp=2", "is not supported: Slipstream reserves no GPUs for such ranks"),
             ("--prefill_context_parallel_size=2", "is set by Slipstream"),
             ("--ssl-keyfile=/x", "is set by Slipstream"),
             ("--grpc", "is set by Slipstream"),

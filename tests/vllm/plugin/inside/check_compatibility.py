@@ -34,12 +34,14 @@ def test_an_untested_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         configuration(TARGET, asynchronous=False)
 
 
-def test_experts_on_several_ranks_are_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    compatibility.check_configuration(config)
+def test_a_draft_model_beside_shared_experts_is_refused_on_v2(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config.parallel_config, "data_parallel_size", 2)
-    compatibility.check_configuration(config)  # dense: vLLM runs its ranks as servers of their own
     monkeypatch.setattr(type(config.model_config), "get_num_experts", lambda self: 8)
-    with pytest.raises(UnsupportedServerError, match=r"data_parallel_size 2 .* set --data-parallel-size 1\.$"):
+    compatibility.check_configuration(config)
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    with pytest.raises(
+        UnsupportedServerError, match=r"data_parallel_size 2 and a mixture of experts: draft with a head"
+    ):
         compatibility.check_configuration(config)
 
 

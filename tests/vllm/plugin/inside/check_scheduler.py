@@ -56,6 +56,17 @@ def test_the_drafter_proposes_no_more_than_the_longest_length(engine: Engine) ->
     assert {step.proposed for step in engine.steps if "b-0123abcd" not in step.verified} == {0}
 
 
+def test_ranks_that_share_experts_propose_as_many_tokens_as_each_other(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config.parallel_config, "data_parallel_size", 2)
+    engine = Engine(scheduler_for(config))
+    engine.add(request("a", 0), request("b", 2))
+    engine.run()
+    assert {step.proposed for step in engine.steps} == {MOST}
+    assert (max(drafts_of(engine, "a")), max(drafts_of(engine, "b"))) == (0, 2)
+
+
 def test_nobody_drafts_means_an_idle_step(engine: Engine) -> None:
     engine.add(request("a", 0), request("b", 0))
     engine.step()
