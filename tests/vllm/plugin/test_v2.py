@@ -25,8 +25,14 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.fixture(scope="module")
-def v2_server(start_vllm_v2: Callable[..., VllmServer]) -> Iterator[VllmServer]:
-    server = start_vllm_v2(extra=("--async-scheduling",))
+def v2_server(
+    start_vllm_v2: Callable[..., VllmServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmServer]:
+    file = tmp_path_factory.mktemp("classes") / "classes.yaml"
+    file.write_text(
+        "classes: {summary: {length: 2}, short: {length: 0}}\nrules: [{class: short, max_tokens: [null, 8]}]\n"
+    )
+    server = start_vllm_v2(extra=("--async-scheduling",), env={"SLIPSTREAM_VLLM_CLASSES": str(file)})
     yield server
     server.stop()
 
@@ -54,6 +60,20 @@ async def test_answers_of_one_batch_are_the_same_at_every_length(server: Server)
     for name, counted in (("draft_tokens", "drafted"), ("accepted_tokens", "accepted"), ("drafts", "drafts")):
         total = sum(getattr(answer, counted) for answer in answers)
         assert after[name] - before[name] == after[f"plugin_{name}"] - before[f"plugin_{name}"] == total
+
+
+async def test_classes_have_their_lengths_and_counts(server: Server) -> None:
+    """tests/vllm/plugin/test_classes.py has the rest, on the V1 runner, which is quicker here."""
+    [body] = summaries(1)
+    labelled, by_rule = await together(
+        server.chat(body, label="summary", max_tokens=12), server.chat(body, max_tokens=8)
+    )
+    assert 0 < labelled.drafted <= 2 * labelled.drafts
+    assert by_rule.drafted == 0
+    found = (await server.call("GET", "/slipstream/classes"))["classes"]
+    for label, answer in (("summary", labelled), ("short", by_rule)):
+        counts = (1, len(answer.token_ids), answer.drafted, answer.accepted)
+        assert tuple(found[label][name] for name in ("requests", "tokens", "drafted", "accepted")) == counts
 
 
 @pytest.mark.slow  # a server of its own
