@@ -1,4 +1,5 @@
 """The files of `changes/`, one for each user-visible change: `python -m deploy.changes` moves them into CHANGELOG.md.
+`python -m deploy.changes v1.2.3` fails unless the changelog is ready for that release.
 
 A file is `TOPIC.KIND.md` and has items as the changelog has them. Branches that are merged at the same time change no
 common line this way.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +25,7 @@ _MAX_LINE = 130
 
 
 class ChangeError(Exception):
-    """A file of `changes/` has another name or form."""
+    """A file of `changes/` has another name or form, or the changelog is not ready for a release."""
 
 
 def read(folder: Path) -> dict[str, list[str]]:
@@ -57,17 +59,30 @@ def merged(changelog: str, changes: dict[str, list[str]]) -> str:
     return changelog[:start] + body + changelog[end:]
 
 
-def main() -> int:
-    folder, changelog = ROOT / "changes", ROOT / "CHANGELOG.md"
+def require_release(tag: str, changelog: str, changes: dict[str, list[str]]) -> None:
+    """Raises `ChangeError` unless the newest version is that of `tag`, with its date and all changes."""
+    if changes:
+        raise ChangeError("changes/ has files: run `make changelog`, commit, and tag that commit")
+    newest = changelog[changelog.index("\n## [") + 1 :].partition("\n")[0]
+    if not re.fullmatch(rf"## \[{re.escape(tag.removeprefix('v'))}\] - \d{{4}}-\d\d-\d\d", newest):
+        raise ChangeError(f"CHANGELOG.md: the newest version must be that of {tag}, with a date, not {newest!r}")
+
+
+def main(tags: Sequence[str]) -> int:
+    folder, path = ROOT / "changes", ROOT / "CHANGELOG.md"
+    changelog = path.read_text(encoding="utf-8")
     try:
-        changelog.write_text(merged(changelog.read_text(encoding="utf-8"), read(folder)), encoding="utf-8")
+        changes = read(folder)
+        for tag in tags:
+            require_release(tag, changelog, changes)
+        path.write_text(merged(changelog, changes), encoding="utf-8")
     except ChangeError as error:
         print(error, file=sys.stderr)
         return 1
-    for path in folder.glob("*.md"):
-        path.unlink()
+    for file in folder.glob("*.md"):
+        file.unlink()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

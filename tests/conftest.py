@@ -19,7 +19,7 @@ from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.servers import local_pairs
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
-from tests.support import rings, times
+from tests.support import rings, shards, times
 from tests.support.http_trust import share_default_context
 from tests.support.kinds import Kinds
 from tests.support.kube import CRDS, KubeApiServer, install_chart
@@ -70,6 +70,9 @@ share_default_context()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--unit", action="store_true", help="only unit tests: no process, no socket, no PyTorch")
     parser.addoption("--times", action="store_true", help="print where the minutes went: files, tests, fixtures")
+    parser.addoption(
+        "--shard", metavar="N/COUNT", help="a part of the test files, such as 2/3, for one of several machines"
+    )
     parser.addoption("--slow-quarter", metavar="N", help="a quarter of the slow tests: 1 to 4, or commit")
     parser.addoption("--engine-url", metavar="URL", help="the engine of tests/contract, instead of Slipstream's own")
     parser.addoption("--slow-seconds", metavar="S", type=float, help="skip the slow tests that begin later")
@@ -80,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Kinds(only_unit=config.getoption("unit")))
     config.pluginmanager.register(Scheduling())
     rings.register(config)
+    shards.register(config)
     config.pluginmanager.register(TimeLimits())
     config.pluginmanager.register(HungTests())
     if config.getoption("times"):

@@ -66,7 +66,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `cold_class` is the request class by the classifier alone, so that it does not change with the estimates.
     `temperature` is a coarse bucket. `key` is 16 hex digits of the caller's public id; empty without
     access control, and from gateways of an older version. `adapter` is 16 hex digits of the LoRA adapter's name; empty
-    for the pair's model itself.
+    for the pair's model itself. `fingerprint` and `source` are empty: gateways and operators of version 0.2 drop
+    outcomes without them.
     """
 
     pair: str
@@ -74,6 +75,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     temperature: int
     key: str = ""
     adapter: str = ""
+    fingerprint: str = ""
+    source: str = ""
 
 
 _SECONDS_PER_HOUR = 3600.0

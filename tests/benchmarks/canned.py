@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,11 +43,16 @@ def manifest(folder: Path, upstream_url: str, policy: str = "") -> tuple[str, st
 
 @contextmanager
 def gateway(
-    folder: Path, *options: str, core: int | None = GATEWAY_CORE, name: str = "gateway"
+    folder: Path,
+    *options: str,
+    core: int | None = GATEWAY_CORE,
+    name: str = "gateway",
+    program: Sequence[str] = SLIPSTREAM,
 ) -> Iterator[tuple[int, psutil.Process]]:
-    """The port and the process of a `slipstream gateway` on `core`, with its log in `folder`."""
+    """The port and the process of a `slipstream gateway` on `core`, with its log in `folder`. `program`: the command
+    `slipstream` of another installation."""
     [port] = lasting_ports(1)
-    command = [*SLIPSTREAM, "gateway", "--port", str(port), *options]
+    command = [*program, "gateway", "--port", str(port), *options]
     with (folder / f"{name}.log").open("ab") as log:
         process = psutil.Popen(command, stderr=log)
     try:

@@ -4,12 +4,16 @@ and with limits in Redis.
 Each gateway has core 0 for itself while its turn lasts; load, server and Redis share the other one. By turns, with the
 server alone as the first way. Figures are medians of the rounds; the CPU time is that of the gateway for one whole
 answer, with one and with 32 connections. `crowd_mb` is the memory after 500 streams at once.
+
+`--other COMMAND` compares with another installation's `slipstream`, such as that of a compiled wheel: the last row has
+its figures over those of this one's gateway, round by round.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -22,7 +26,7 @@ import psutil
 import uvloop
 
 from tests.benchmarks import canned
-from tests.benchmarks.harness import Option, Report, benchmark, percentile, turns
+from tests.benchmarks.harness import Option, Report, benchmark, percentile, ratio, turns
 from tests.benchmarks.load import WHOLE, request_bytes, run
 from tests.gateway.key_file import Keys
 from tests.support.ports import lasting_ports
@@ -30,6 +34,8 @@ from tests.support.redis_server import RedisServer
 
 FLOOD_TOKENS, PACED_TOKENS, PACE_MS = 256, 61, 20
 CROWD = 500  # streams at once, near the limit of a worker
+PLAIN, OTHER = "gateway", "gateway of the other installation"
+RATIOS = ("answers_per_s", "cpu_us", "cpu_32_us", "chunks_per_s", "memory_mb")
 LIMITS = ("--requests-per-minute", "100000000", "--tokens-per-minute", "1000000000", "--concurrent", "1000")
 
 
@@ -49,16 +55,19 @@ def new_key(path: Path) -> str:
     return keys.create(*LIMITS, "--usd-per-day", "1000000", "--model", "canned")
 
 
-def ways(stack: ExitStack, folder: Path) -> Iterator[Way]:
-    """The server alone, and each gateway before it."""
+def ways(stack: ExitStack, folder: Path, other: str) -> Iterator[Way]:
+    """The server alone, and each gateway before it; of `other`, another installation's command, one without keys."""
     url = stack.enter_context(canned.upstream())
     redis = RedisServer(folder, *lasting_ports(1))
     stack.callback(redis.stop)
     keys = folder / "keys.json"
     key, manifest = new_key(keys), canned.manifest(folder, url)
     yield Way("no gateway", int(url.rpartition(":")[2]), None)
+    if other:
+        started = canned.gateway(folder, *manifest, name="other", program=shlex.split(other))
+        yield Way(OTHER, *stack.enter_context(started))
     for name, options in (
-        ("gateway", ()),
+        (PLAIN, ()),
         ("gateway, keys and limits", ("--keys", str(keys))),
         ("gateway, keys and limits in Redis", ("--keys", str(keys), "--redis", redis.url)),
     ):
@@ -114,12 +123,15 @@ def measure(args: argparse.Namespace, report: Report) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         os.sched_setaffinity(0, {canned.OTHER_CORE})
         found: dict[str, list[dict[str, float]]] = defaultdict(list)
-        for turn, way in turns(list(ways(stack, folder)), args.rounds, warm_up=0):
+        for turn, way in turns(list(ways(stack, folder, args.other)), args.rounds, warm_up=0):
             one, bad = uvloop.run(figures(way, args.seconds, is_last=turn == args.rounds - 1))
             found[way.name].append(one)
             report.require(not bad, f"{way.name}: {bad} answers were not whole")
     for name, rounds in found.items():
         report.row(name, **{column: median(one[column] for one in rounds if column in one) for column in rounds[-1]})
+    if args.other:
+        both = {column: [[one[column] for one in found[name]] for name in (OTHER, PLAIN)] for column in RATIOS}
+        report.row("other ÷ this", **{column: ratio(*pair) for column, pair in both.items()})
     report.note("goals: p50 +0.30 ms, gap p99 +1.5 ms, 90 MB; with keys in Redis 1.25 × the p50 without")
 
 
@@ -130,4 +142,5 @@ if __name__ == "__main__":
         measure,
         seconds=Option(3.0, 0.2, "per figure of whole answers"),
         rounds=Option(3, 1, "turns of each way"),
+        other=Option("", "", "command of another installation, to compare with"),
     )

@@ -27,6 +27,7 @@ from tests.support.earlier_release import RELEASE, ROOT, environment_of, extract
 from tests.support.gateway_process import Process
 from tests.support.kube import KubeApiServer, install_definitions
 from tests.support.manifests import JSON
+from tests.support.metrics import total
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
 from tests.support.redis_server import RedisServer
@@ -300,3 +301,9 @@ def go(world: World, traffic: Traffic, kept: dict[str, Any], steps: tuple[Callab
         traffic.wait_for(MIXED_REQUESTS, {gateway.url for gateway in world.gateways})
         assert {name: state_of(entry) for name, entry in world.classes().items()} == kept
         assert traffic.failures == []
+        assert [skipped_outcomes(gateway) for gateway in world.gateways] == [0, 0]
+
+
+def skipped_outcomes(gateway: Process) -> float:
+    """Batches of other gateways' outcomes that this one could not read."""
+    return total(httpx.get(f"{gateway.url}/metrics", timeout=PATIENCE_S).text, "slipstream_store_skipped_total")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.changes import KINDS, ROOT, ChangeError, merged, read
+from deploy.changes import KINDS, ROOT, ChangeError, merged, read, require_release
 
 CHANGELOG = (
     "# Changelog\n\n## [2] - unreleased\n\n### Added\n\n- Old.\n\n### Fixed\n\n- F.\n\n## [1]\n\n### Added\n\n- A.\n"
@@ -39,3 +39,21 @@ def test_other_files_are_refused(name: str, text: str, error: str, tmp_path: Pat
     (tmp_path / name).write_text(text)
     with pytest.raises(ChangeError, match=error):
         read(tmp_path)
+
+
+def test_a_release_has_a_date_and_no_files_left() -> None:
+    require_release("v2", CHANGELOG.replace("unreleased", "2026-12-01"), {})
+
+
+@pytest.mark.parametrize(
+    ("tag", "date", "changes", "error"),
+    [
+        ("v2", "2026-12-01", {"added": ["- New."]}, "changes/ has files"),
+        ("v2", "unreleased", {}, "with a date, not '## .2. - unreleased'"),
+        ("v1", "2026-12-01", {}, "must be that of v1"),
+        ("v2.0", "2026-12-01", {}, "must be that of v2.0"),
+    ],
+)
+def test_a_release_that_is_not_ready_is_refused(tag: str, date: str, changes: dict[str, list[str]], error: str) -> None:
+    with pytest.raises(ChangeError, match=error):
+        require_release(tag, CHANGELOG.replace("unreleased", date), changes)

@@ -1,4 +1,4 @@
-"""The slow ring and `--times`, in a suite of five files."""
+"""The slow ring, shards and `--times`, in a suite of five files."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def test_quick():
 FILES = [f"test_{letter}.py" for letter in "abcde"]
 CONFTEST = """
 from pathlib import Path
-from tests.support import rings, times
+from tests.support import rings, shards, times
 
 def pytest_addoption(parser):
+    parser.addoption("--shard")
     parser.addoption("--slow-quarter")
     parser.addoption("--slow-seconds", type=float)
 
@@ -42,6 +43,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "slow: slow")
     options = {"seconds": config.getoption("slow_seconds"), "record": Path("record.tsv"), "writes": True}
     ring = rings.SlowRing(config.getoption("slow_quarter"), **options)
+    shards.register(config)
     config.pluginmanager.register(ring)
     times.register(config)
 """
@@ -55,18 +57,27 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *options: str) -> str:
+def call(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--rootdir={folder}", "-m", "slow"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
+    return subprocess.run(
         [*command, *options], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
+
+
+def run(folder: Path, *options: str) -> str:
+    done = call(folder, *options)
     return done.stdout + done.stderr
+
+
+def cases(output: str) -> list[str]:
+    """The tests that ran, with their cases."""
+    return sorted(line.split()[0] for line in output.splitlines() if "%]" in line)
 
 
 def ran(output: str) -> list[str]:
     """The files whose tests ran."""
-    return sorted({line.partition("::")[0] for line in output.splitlines() if "%]" in line})
+    return sorted({case.partition("::")[0] for case in cases(output)})
 
 
 def test_quarters_are_disjoint_and_together_the_whole_ring(suite: Path) -> None:
@@ -82,6 +93,23 @@ def test_commit_chooses_one_quarter_for_all_processes(suite: Path) -> None:
 
 def test_other_quarters_are_refused(suite: Path) -> None:
     assert "--slow-quarter: 1 to 4, or commit, not '5'" in run(suite, "--slow-quarter=5")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("quarter", [(), ("--slow-quarter=1",)], ids=["ring", "quarter"])
+def test_shards_are_a_partition_of_what_one_machine_runs(suite: Path, quarter: tuple[str, ...], count: int) -> None:
+    parts = [cases(run(suite, *quarter, f"--shard={number}/{count}")) for number in range(1, count + 1)]
+    assert sorted(case for part in parts for case in part) == cases(run(suite, *quarter))
+
+
+def test_a_shard_without_a_test_is_no_failure(suite: Path) -> None:
+    empty = call(suite, "--slow-quarter=1", "--shard=5/5")
+    assert (empty.returncode, cases(empty.stdout)) == (0, []), empty.stdout + empty.stderr
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "3", "1/0", "a/b"])
+def test_other_shards_are_refused(suite: Path, part: str) -> None:
+    assert f"--shard: a part and the number of parts, such as 2/3, not '{part}'" in run(suite, f"--shard={part}")
 
 
 def test_tests_that_begin_too_late_are_skipped_with_the_reason(suite: Path) -> None:

@@ -1,4 +1,4 @@
-"""Packages that tests add to vLLM's environment, each set in a folder of its own in the user's cache."""
+"""Packages outside the environment of the tests, each set in a folder of its own in the user's cache."""
 
 from __future__ import annotations
 

@@ -159,6 +159,13 @@ without --namespace serves all of them.
 {{- end -}}
 {{- end -}}
 
+{{/* Values of version 0.2 that are gone; those of the others that are gone have no effect: "deprecated" in the schema. */}}
+{{- define "slipstream.checkRemoved" -}}
+{{- if gt (int .Values.gateway.workers) 1 -}}
+{{- fail (printf "gateway.workers: a pod is one gateway since 0.3; remove the value, and multiply gateway.replicas (with autoscaling its minReplicas and maxReplicas) by %d" (int .Values.gateway.workers)) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Contradictions that a JSON schema cannot express. */}}
 {{- define "slipstream.check" -}}
 {{- if and .Values.redis.url .Values.redis.existingSecret.name -}}
@@ -168,6 +175,7 @@ without --namespace serves all of them.
 {{- fail "watchNamespaces: \"*\" means all namespaces and must be the only entry" -}}
 {{- end -}}
 {{- include "slipstream.checkNarrowing" . -}}
+{{- include "slipstream.checkRemoved" . -}}
 {{- if not (or .Values.gateway.auth.existingSecret.name .Values.gateway.auth.allowAnonymous) -}}
 {{- fail "gateway.auth: set existingSecret.name to a Secret with API keys, or allowAnonymous=true to permit requests without keys" -}}
 {{- end -}}

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from slipstream_core.observation import Observation
+from slipstream_core.types import Reason
 
 VERSION = "1"
 BATCH = 16
@@ -48,10 +49,17 @@ def marker_key(pair: str, origin: str) -> str:
 def encode(observations: Sequence[Observation], *, first: int) -> Frame | None:
     """None if the batch cannot be encoded: a value of a foreign type, or one beyond the format's range."""
     try:
-        payload = _encoder.encode(observations)
+        payload = _encoder.encode([_for_neighbours(seen) for seen in observations])
     except (TypeError, ValueError, OverflowError):
         return None
     return Frame(first, len(observations), payload) if len(payload) <= LARGEST_BATCH_BYTES else None
+
+
+def _for_neighbours(seen: Observation) -> Observation:
+    """`seen` with a reason that version 0.2 knows: it would drop the batch. Readers treat both reasons alike."""
+    if seen.reason is not Reason.SPECULATION_MAY_PAY:
+        return seen
+    return msgspec.structs.replace(seen, reason=Reason.SPECULATION_PAYS)
 
 
 def decode(payload: bytes, *, pair: str) -> list[Observation] | None:
