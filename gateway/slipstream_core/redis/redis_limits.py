@@ -2,7 +2,8 @@
 
 Requests that arrive during a round trip are sent together in the next. Settlements are sent with a request, or alone a
 millisecond later, and no request waits for them. If Redis does not respond within a deadline it counts as unreachable:
-until it responds to a probe, `admit` returns at once, and the caller decides locally.
+until it responds to a probe, `admit` returns at once, and the caller decides locally. A late reply is still read: a
+message that Redis has taken must not be sent again, or slow Redis would charge a budget at each attempt.
 
 Lost messages make the limits stricter, never more generous. A place whose grant did not arrive is freed when its lease
 expires. A refund is never sent twice, an additional charge is.
@@ -52,6 +53,7 @@ MOST_AT_ONCE = 128
 MOST_UNSETTLED = 20_000
 SETTLE_S = 0.001  # how long a settlement waits for a request to be sent with, because an exchange of its own costs more
 _PROBE_S = 1.0
+_LATE_S = 1.0
 _CLOSE_S = 1.0
 _ROUNDING = 1e-3  # Redis' instants are in whole µs
 _log = logging.getLogger(__name__)
@@ -202,26 +204,38 @@ class RedisLimits:
         commands = [*settling, *renewals, *(one.command() for one in waiting)]
         if not commands:
             return
+        late = asyncio.get_running_loop().call_later(self._exchange_s, self._stop_waiting, waiting)
         try:
-            async with asyncio.timeout(self._exchange_s):
+            async with asyncio.timeout(max(self._exchange_s, _LATE_S)):
                 replies = await self._line.call(commands)
         except BaseException:
             # It is unknown whether Redis applied them.
             self._unsettled.extendleft(_again(command) for command in reversed(settling))
             self._waiting.extendleft(reversed(waiting))
             raise
+        finally:
+            late.cancel()
         try:
             for one, reply in zip(waiting, replies[len(commands) - len(waiting) :], strict=True):
                 self._answer(one, _verdict(one, reply))
         finally:  # a caller with a malformed reply decides locally and does not wait for ever
             self._waiting.extendleft(one for one in waiting if not one.answer.done())
+        if not self._connected:
+            raise TimeoutError("the reply came after its deadline")
         if self._waiting or (self._unsettled and self._settling is None):
             self._wake.set()
+
+    def _stop_waiting(self, waiting: Sequence[_Waiting]) -> None:
+        """Lets the requests of the running exchange and those behind it decide locally. If the late reply grants one of
+        them a place, that is given back."""
+        self._connected = False
+        self._waiting.extendleft(reversed(waiting))
+        self._refuse_to_decide()
 
     def _answer(self, one: _Waiting, verdict: Grant | Refusal) -> None:
         if isinstance(verdict, Grant):
             self._held.update(dict.fromkeys(one.places(), one.key_id))
-        if one.answer.done():  # the caller was cancelled
+        if one.answer.done():  # the caller was cancelled, or decided locally
             self._give_back(one, verdict)
         else:
             one.answer.set_result(verdict)

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 from slipstream_core.rate_limits import Charge, Grant, LimitName, Limits, Refusal, Use
+from slipstream_core.redis import redis_limits
 from slipstream_core.redis.limit_scripts import EPOCH_S, leases_key, limits_key
 from slipstream_core.redis.limit_usage import RedisUsage
 from slipstream_core.redis.redis_limits import RedisLimits
@@ -377,6 +378,30 @@ async def test_what_redis_may_have_taken_already_is_not_given_back_twice(
         ahead_us = float(redis.hget(limits_key("twice"), "t") or 0) - _now_us(redis)
     assert spent >= taken.nano_usd
     assert ahead_us >= taken.tokens * 60_000 - 15.0e6
+
+
+async def test_slow_redis_charges_a_request_once(
+    server: RedisServer, proxy: Callable[..., tuple[Any, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each exchange ends late, and so do those after it."""
+    monkeypatch.setattr(redis_limits, "_LATE_S", PATIENCE_S)
+    limits = Limits(usd_per_day=1.0, concurrent=5)
+    slow, url = proxy(server.port)
+    charge, taken = Charge(0, 100_000_000), Charge(0, 300_000_000)
+    with server.client() as redis:
+        async with gateways(url, 1, exchange_s=0.025, most_backoff_s=0.05) as (one,):
+            grant = None
+            while not isinstance(grant, Grant):
+                grant = await one.admit("slow", limits, charge)
+            slow.delay_s = 0.1
+            one.settle(Use("slow", limits, grant, charge, taken))
+            knocks = slow.knocks
+            while slow.knocks < knocks + 4:
+                assert await one.admit("slow", limits, charge) is None
+                await asyncio.sleep(0.01)
+            slow.delay_s = 0.0
+            await soon(lambda: redis.zcard(leases_key("slow")) == 0)
+            await soon(lambda: float(redis.hget(limits_key("slow"), "usd") or 0) == taken.nano_usd)
 
 
 def test_both_keys_of_a_caller_are_in_one_slot_and_no_address_shows_a_password(tmp_path: Path) -> None:
