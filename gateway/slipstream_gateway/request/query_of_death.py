@@ -29,6 +29,25 @@ _PROBE_S = 2.0
 MAX_KNOWN = 10_000
 MAX_DOUBTS = 100
 _SAME_BREAK_S = 5.0  # several requests of one content may run on a server when it breaks: one break
+# Their JSON, not the texts in it: with one text, other images, tools or grammars are another content.
+_CONTENT = (
+    "messages",
+    "prompt",
+    "input",
+    "instructions",
+    "previous_response_id",
+    "conversation",
+    "tools",
+    "functions",
+    "response_format",
+    "text",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _log = logging.getLogger(__name__)
 
 
@@ -146,12 +165,7 @@ def _body(request: GenerationRequest) -> bytes:
 
 def _content(pair: str, request: GenerationRequest) -> str:
     """A hash of what a server computes on: without seed, limits and sampling, which clients vary between retries."""
-    parts = (
-        pair,
-        request.endpoint,
-        request.messages,
-        request.prompt,
-        request.further_prompts,
-        sorted(request.features),
-    )
+    fields = _decode_fields(request.raw)
+    content = [(name, bytes(fields[name])) for name in _CONTENT if name in fields]
+    parts = (pair, request.endpoint, sorted(request.features), content)
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()

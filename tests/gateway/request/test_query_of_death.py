@@ -14,7 +14,8 @@ import msgspec
 import pytest
 from slipstream_core.errors import BreaksServers, UpstreamFailed, UpstreamUnavailable
 from slipstream_core.settings import OverloadSettings
-from slipstream_core.types import Endpoint, GenerationRequest, Message
+from slipstream_core.types import GenerationRequest
+from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.request import query_of_death
 from slipstream_gateway.request.query_of_death import REFUSED_S, Break, QueriesOfDeath
 
@@ -85,8 +86,18 @@ def test_no_request_runs_more_than_twice_while_servers_break_at_random(gateway: 
     assert all(statuses[prompt] != 200 for prompt in prompts if "deadly" in prompt)
 
 
-def request(text: str) -> GenerationRequest:
-    return GenerationRequest(endpoint=Endpoint.CHAT, model="acme", messages=(Message(role="user", content=text),))
+def request(content: Any, **more: Any) -> GenerationRequest:
+    return parse_chat_request(msgspec.json.encode(chat(content, **more)))
+
+
+def picture(number: int) -> list[dict[str, Any]]:
+    """A message with an image."""
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{number}"}}
+    return [{"type": "text", "text": "What is in this image?"}, image]
+
+
+def schema(number: int) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"maximum": number}}}}
 
 
 class Server:
@@ -105,9 +116,9 @@ class Server:
 BROKE = UpstreamUnavailable("broke", broke=True)
 
 
-def refused(deaths: QueriesOfDeath, text: str) -> bool:
+def refused(deaths: QueriesOfDeath, content: Any, **more: Any) -> bool:
     try:
-        deaths.check("pair", request(text))
+        deaths.check("pair", request(content, **more))
     except BreaksServers:
         return True
     return False
@@ -137,12 +148,25 @@ def test_an_answer_clears_a_request() -> None:
 
 def test_an_answer_to_a_harmless_variant_clears_nothing() -> None:
     deaths = QueriesOfDeath()
-    deadly = msgspec.structs.replace(request("text"), raw=b'{"logit_bias":{"-1":1}}')
-    harmless = msgspec.structs.replace(request("text"), raw=b'{"logit_bias":{"1":1}}')
+    deadly, harmless = request("text", logit_bias={"-1": 1}), request("text", logit_bias={"1": 1})
     deaths.failed("pair", deadly, Server("a"), BROKE)  # type: ignore[arg-type]
     deaths.answered("pair", harmless)
     deaths.failed("pair", deadly, Server("b"), BROKE)  # type: ignore[arg-type]
-    assert refused(deaths, "text")
+    assert refused(deaths, "text", logit_bias={"2": 1})
+
+
+@pytest.mark.parametrize(
+    ("deadly", "other"),
+    [((picture(1), {}), (picture(2), {})), (("text", schema(1)), ("text", schema(2)))],
+    ids=["image", "schema"],
+)
+def test_the_same_text_with_another_image_or_schema_is_served(deadly: Any, other: Any) -> None:
+    deaths = QueriesOfDeath()
+    for name in "ab":
+        deaths.failed("pair", request(deadly[0], **deadly[1]), Server(name), BROKE)  # type: ignore[arg-type]
+    assert refused(deaths, deadly[0], **deadly[1])
+    assert refused(deaths, deadly[0], **deadly[1], seed=7, max_tokens=5)
+    assert not refused(deaths, other[0], **other[1])
 
 
 @pytest.mark.parametrize("is_up", [True, False])
