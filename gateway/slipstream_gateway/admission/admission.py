@@ -203,7 +203,7 @@ class Admission:
         if deadline_s <= now_s:
             self._count(slots, "deadline")
             raise DeadlineExceeded("The request's deadline passed before it could begin.")
-        wait_s = slots.wait_s(slots.queue.ahead(caller.priority), now_s)
+        wait_s = slots.wait_s(slots.queue.ahead(caller.priority, caller.key_id), now_s)
         if wait_s is not None and now_s + wait_s > deadline_s:
             self._count(slots, "cannot_make_it")
             message = f"A place is expected in {wait_s:.1f} s, after the request's deadline."
@@ -273,7 +273,7 @@ class Admission:
 
     def _retry_after_s(self, slots: PairSlots, caller: Caller) -> float:
         """The time in seconds until a place is expected for a retry, from 1 to 60."""
-        wait_s = slots.wait_s(slots.queue.ahead(caller.priority), self._clock())
+        wait_s = slots.wait_s(slots.queue.ahead(caller.priority, caller.key_id), self._clock())
         return min(max(wait_s or 0.0, _SOONEST_RETRY_S), _LATEST_RETRY_S)
 
     def _count(self, slots: PairSlots, cause: str) -> None:

@@ -48,6 +48,11 @@ class _Line(Generic[T]):
         self.end = 0.0
         self.entries: dict[int, Entry[T]] = {}
 
+    def until(self, start: float) -> int:
+        """The maximum number of entries that start at `start` or earlier: they are at least one apart."""
+        first = next(iter(self.entries.values()), None)
+        return 0 if first is None else max(0, min(len(self.entries), int(start - first.start) + 1))
+
 
 class FairQueue(Generic[T]):
     """Entries by priority and key. `len` counts the waiting entries."""
@@ -63,9 +68,11 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._length
 
-    def ahead(self, priority: Priority) -> int:
-        """The maximum number of entries that would be served before a new entry of `priority`."""
-        return sum(self._waiting[: _RANKS[priority] + 1])
+    def ahead(self, priority: Priority, key: str) -> int:
+        """The maximum number of the present entries that would be served before a new one of `key`."""
+        rank = _RANKS[priority]
+        start = self._start(rank, key)
+        return sum(self._waiting[:rank]) + sum([line.until(start) for line in self._lines[rank].values()])
 
     def push(self, item: T, *, priority: Priority, key: str) -> Entry[T]:
         rank = _RANKS[priority]
@@ -75,7 +82,7 @@ class FairQueue(Generic[T]):
             if len(lines) > _MOST_IDLE + 2 * self._waiting[rank]:
                 self._forget_idle(rank)
             line = lines[key] = _Line(rank)
-        start = max(self._now[rank], line.end)
+        start = self._start(rank, key)
         line.end = start + 1.0
         entry = Entry(item, line, next(self._numbers), start)
         line.entries[entry.number] = entry
@@ -127,6 +134,11 @@ class FairQueue(Generic[T]):
                 return None
             return longest.entries[next(reversed(longest.entries))]
         return None
+
+    def _start(self, rank: int, key: str) -> float:
+        """The virtual time at which a new entry of `key` starts."""
+        line = self._lines[rank].get(key)
+        return self._now[rank] if line is None else max(self._now[rank], line.end)
 
     def _own(self, rank: int, key: str) -> int:
         line = self._lines[rank].get(key)

@@ -162,13 +162,17 @@ async def test_retry_after_follows_the_rate_at_which_places_come_free() -> None:
         await admission.enter(PAIR, caller("a"))
     assert refused.value.retry_after_s == pytest.approx(2.5, rel=0.15)
     with pytest.raises(Overloaded, match="after the request's deadline"):
-        await admission.enter(PAIR, caller("b"), clock.now_s + 1.0)
+        await admission.enter(PAIR, caller("a"), clock.now_s + 1.0)
+    # Another key takes turns with them: it has one request before it, not four.
+    another = asyncio.create_task(admission.enter(PAIR, caller("b"), clock.now_s + 1.2))
+    await asyncio.sleep(0)
+    assert not another.done()
     with pytest.raises(DeadlineExceeded):
         await admission.enter(PAIR, caller("b"), clock.now_s - 1.0)
-    for task in tasks:
+    for task in (*tasks, another):
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert admission.snapshot()[0].refused == {"queue_full": 1, "cannot_make_it": 1, "deadline": 1}
+    await asyncio.gather(*tasks, another, return_exceptions=True)
+    assert admission.snapshot()[0].refused == {"queue_full": 2, "cannot_make_it": 1, "deadline": 1}
 
 
 async def test_pressure_is_how_full_the_pair_is_before_anybody_waits_and_all_there_is_while_somebody_does() -> None:

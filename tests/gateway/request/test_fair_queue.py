@@ -45,6 +45,25 @@ def test_a_key_that_floods_delays_another_by_one_turn() -> None:
     assert ("quiet", 0) in (queue.pop(), queue.pop())
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from(PRIORITIES), KEYS), max_size=40),
+    st.integers(0, 10),
+    st.sampled_from(PRIORITIES),
+    KEYS,
+)
+def test_entries_ahead_are_those_that_are_served_before(
+    pushed: list[tuple[Priority, str]], popped: int, priority: Priority, key: str
+) -> None:
+    queue: FairQueue[tuple[str, int]] = FairQueue()
+    for number, (rank, name) in enumerate(pushed):
+        queue.push((name, number), priority=rank, key=name)
+    for _ in range(popped):
+        queue.pop()
+    ahead = queue.ahead(priority, key)
+    queue.push(("new", 0), priority=priority, key=key)
+    assert drain(queue).index(("new", 0)) == ahead
+
+
 @given(st.lists(st.tuples(st.sampled_from(PRIORITIES), KEYS), max_size=40))
 def test_higher_priorities_go_first(pushed: list[tuple[Priority, str]]) -> None:
     queue: FairQueue[tuple[str, int]] = FairQueue()
