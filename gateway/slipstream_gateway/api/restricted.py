@@ -102,8 +102,10 @@ def state_ids(
     used = {use.parameter for use in uses}
     whole = [_decoded(fields[str(one)], "", {}) for one in _STATES if one in used]
     named = [value.get("id") if isinstance(value, dict) else value for value in whole]
+    # The variables of a stored prompt have names of the client's choice.
+    variables = [list(each.values()) for value in _dicts(whole) for each in _dicts([value.get("variables")])]
     if used & {Restricted.ITEM_REFERENCE, Restricted.FILE_ID, Restricted.STORED_PROMPT}:
-        for value in _objects([whole, *(_decoded(raw, "", {}) for _, raw in parts)]):
+        for value in _objects([whole, variables, *(_decoded(raw, "", {}) for _, raw in parts)]):
             if Restricted.ITEM_REFERENCE in (value.get("type"), *value):
                 named.append(value.get("id"))
             files = [value.get("file_id"), *_items(value.get("file_ids"))]
@@ -167,6 +169,10 @@ def _is_run_by_client(tool: Mapping[str, Any]) -> bool:
     if kind == "tool_search":
         return tool.get("execution") == "client"
     return isinstance(kind, str) and kind in _RUN_BY_CLIENTS
+
+
+def _dicts(values: Sequence[Any]) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)]
 
 
 def _items(value: Any) -> Sequence[Any]:

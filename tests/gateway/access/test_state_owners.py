@@ -68,10 +68,13 @@ def test_scopes_name_state_that_was_made_without_the_gateway(
     assert post(running.url, key, **{"input": "tokens=2", **named}).status_code == 200
 
 
-def test_file_in_a_variable_of_a_stored_prompt_needs_an_owner(served: Callable[..., Any], keys: Keys) -> None:
+@pytest.mark.parametrize("name", ["document", "schema"])
+def test_file_in_a_variable_of_a_stored_prompt_needs_an_owner(
+    served: Callable[..., Any], keys: Keys, name: str
+) -> None:
     key = keys.create("--parameter", "prompt", "--state", "pmpt_1")
     running = served()
-    prompt = {"id": "pmpt_1", "variables": {"document": {"type": "input_file", "file_id": "file-1"}}}
+    prompt = {"id": "pmpt_1", "variables": {name: {"type": "input_file", "file_id": "file-1"}}}
     assert post(running.url, key, prompt=prompt, input="tokens=2").status_code == 400
     assert running.upstream.requests == []
 
