@@ -206,7 +206,8 @@ class BoundedHttp(HttpToolsProtocol):
             access_log=False,
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
+            # An HTTP/1.0 client takes an interim response for the last one (RFC 9110, 10.1.1).
+            expect_100_continue=self.expect_100_continue and scope["http_version"] != "1.0",
             keep_alive=keep_alive,
             on_response=self.on_response_complete,
         )

@@ -184,6 +184,16 @@ def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection(connect
     assert body == b"x" * 20_000 + b"end"
 
 
+@pytest.mark.parametrize(("version", "interim"), [("1.1", 1), ("1.0", 0)])
+def test_only_http_1_1_gets_an_interim_response(connect_patiently: Connect, version: str, interim: int) -> None:
+    fields = ("content-length: 2", "expect: 100-continue", "connection: close")
+    with connect_patiently() as client:
+        client.sendall(head(*fields, line=f"POST / HTTP/{version}") + b"ab")
+        answer = all_of(client)
+    assert answer.count(b" 100 Continue") == interim
+    assert answer.endswith(b"\r\n\r\n2")
+
+
 def test_an_upgrade_is_ignored_and_its_body_is_read(connect_patiently: Connect) -> None:
     fields = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABkAAQ")
     with connect_patiently() as client:
