@@ -68,7 +68,8 @@ class Http1Client:
 
         Raises `OSError` if there is no connection, its subclasses `BrokenExchange` if the connection breaks,
         `TimeoutError` if none opens in time, and `NotHttp`; `ValueError` for a line break in a header. A written
-        request is never written again here (RFC 9110, 9.2.2).
+        request is never written again here (RFC 9110, 9.2.2). Headers are Latin-1, as those of responses are: a
+        client's bytes are passed on unchanged.
         """
         head = self._head(path, headers, len(body))
         return await (self._take() or await self._connect()).send(head, body)
@@ -100,7 +101,7 @@ class Http1Client:
         head = f"POST {path} HTTP/1.1\r\n{self._host_line}content-length: {size}\r\n{''.join(lines)}\r\n"
         if head.count("\n") != len(lines) + 4 or head.count("\r") != len(lines) + 4:
             raise ValueError("a header contains a line break")
-        return head.encode()
+        return head.encode("latin-1")
 
     def _take(self) -> _Connection | None:
         """The connection that was used last, among those that the server has not closed."""

@@ -267,6 +267,18 @@ def test_headers_on_the_list_go_on_and_no_others(
         assert not {"x-other", "cookie", "proxy-authorization"} & set(server.headers[-1])
 
 
+@pytest.mark.parametrize("value", ["José".encode(), "José".encode("latin-1")], ids=["utf-8", "latin-1"])
+def test_the_bytes_of_a_forwarded_header_are_the_clients(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], value: bytes
+) -> None:
+    server = openai_server()
+    started = gateway(manifest_text([server.url]), upstreams=UpstreamSettings(forwarded_headers=("x-tenant",)))
+    url = f"{started.url}/v1/chat/completions"
+    reply = httpx.post(url, json=chat("tokens=2"), headers={b"x-tenant": value}, timeout=PATIENCE_S)
+    assert reply.status_code == 200
+    assert server.headers[-1]["x-tenant"].encode("latin-1") == value
+
+
 @pytest.mark.parametrize("name", ["Authorization", "cookie", "Connection", "HOST", "content-length", "a b", "x:y", ""])
 def test_headers_that_are_never_forwarded(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     from slipstream_core.manifest import EMBEDDED_MANIFEST
