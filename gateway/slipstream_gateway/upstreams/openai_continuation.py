@@ -22,6 +22,7 @@ from slipstream_gateway.upstreams.openai_wire import has_generated_text
 from slipstream_gateway.upstreams.sse import DONE, event_data, split_events
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
+_MOST_STOP_CHARS = 4096
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode = msgspec.json.encode
@@ -78,8 +79,11 @@ def read_forwarded(blocks: Iterable[bytes], usage: Usage, *, least_tokens: int =
 
 
 def is_open_stop(text: str, stop: Sequence[str]) -> bool:
-    """Whether `text` ends with the beginning of a stop string, which the next server would not recognise."""
-    return any(text.endswith(string[:length]) for string in stop for length in range(1, len(string)))
+    """Whether `text` ends with the beginning of a stop string, which the next server would not recognise. Also True of
+    very long stop strings, with which the search would block the event loop: its time grows by their square."""
+    return sum(map(len, stop)) > _MOST_STOP_CHARS or any(
+        text.endswith(string[:length]) for string in stop for length in range(1, len(string))
+    )
 
 
 def continued_body(request: GenerationRequest, committed: Committed, body: bytes) -> bytes:

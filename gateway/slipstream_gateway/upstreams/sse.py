@@ -17,29 +17,40 @@ class EventSplitter:
     """
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._parts: list[bytes] = []  # of the event that has begun; joined once, at its end
+        self._size = 0
         self._has_returned = False  # the last byte was a CR, to which a LF at the beginning of the next read belongs
 
     @property
     def tail(self) -> bytes:
         """Bytes after the last whole event."""
-        return self._tail
+        return b"".join(self._parts)
 
     def feed(self, data: bytes) -> bytes:
         """The whole events that `data` completes, possibly b"". Raises `UpstreamFailed` for an event over the size
         limit."""
         if self._has_returned or b"\r" in data:
             data = self._with_line_feeds(data)
-        if self._tail:
-            data = self._tail + data
         cut = _last_border(data)
-        if cut == len(data):
-            self._tail = b""
-            return data
-        self._tail = data[cut:]
-        if len(self._tail) > MAX_EVENT_BYTES:
+        if not cut and self._parts and data.startswith(b"\n") and self._parts[-1].endswith(b"\n"):
+            cut = 1
+        if not cut:
+            self._keep(data)
+            return b""
+        block = data if cut == len(data) else data[:cut]
+        if self._parts:
+            block = b"".join([*self._parts, block])
+            self._parts, self._size = [], 0
+        self._keep(data[cut:])
+        return block
+
+    def _keep(self, data: bytes) -> None:
+        if not data:
+            return
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > MAX_EVENT_BYTES:
             raise UpstreamFailed(f"The upstream sent an event larger than {MAX_EVENT_BYTES} bytes.")
-        return data[:cut]
 
     def _with_line_feeds(self, data: bytes) -> bytes:
         if self._has_returned and data.startswith(b"\n"):
@@ -58,13 +69,13 @@ def _last_border(data: bytes) -> int:
 
 def split_events(block: bytes) -> list[bytes]:
     """The events of a block of whole events, each with its closing blank line."""
-    events = []
-    while block:
-        end = block.find(b"\n\n") + 2
+    events, begin = [], 0
+    while begin < len(block):
+        end = block.find(b"\n\n", begin) + 2
         if end < 2:
             end = len(block)
-        events.append(block[:end])
-        block = block[end:]
+        events.append(block[begin:end])
+        begin = end
     return events
 
 

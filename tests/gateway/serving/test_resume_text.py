@@ -69,6 +69,7 @@ def test_stream_goes_on_by_its_text_as_one_stream(pair: Any) -> None:
         (TEXT, {"response_format": {"type": "json_object"}}),
         (TEXT, {"logprobs": True}),
         (TEXT, {"stop": ["w2 w3"]}),
+        (TEXT, {"stop": ["x" * 1_000_000]}),
         (TEXT, {"max_tokens": 3}),
     ],
 )
