@@ -14,8 +14,8 @@ import functools
 import socket
 import struct
 import urllib.parse
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import httptools
@@ -40,7 +40,8 @@ def bounded_http(bounds: Bounds, leaving: Leaving) -> type[asyncio.Protocol]:
 class _Worker:
     """What the connections of one worker share.
 
-    `free_bytes` is the rest of `bodies_bytes`. Bodies that arrive in one small piece are not counted: the number of
+    `free_bytes` is the rest of `bodies_bytes`, `held_bytes` the used part by credential: requests with one credential
+    hold at most as much as is left for all others. Bodies that arrive in one small piece are not counted: the number of
     connections bounds them. `idle` has the connections without a running request, in the order in which they became
     idle. A connection is idle from its start, and again from the end of a response, until the head of a request is
     complete: sending a head bit by bit does not make a connection younger."""
@@ -48,6 +49,7 @@ class _Worker:
     def __init__(self, bounds: Bounds, leaving: Leaving) -> None:
         self.leaving = leaving
         self.free_bytes = bounds.bodies_bytes
+        self.held_bytes: Counter[bytes] = Counter()
         self.idle: dict[BoundedHttp, None] = {}
 
 
@@ -69,6 +71,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_bytes = 0
         self._message_bytes = 0  # size of a head, then of a body with framing, in the pieces before this one
         self._held_bytes = 0  # size taken from the worker's `free_bytes`
+        self._credential = b""  # which that size counts for; empty: none
         self._timer: asyncio.TimerHandle | None = None
         self._discards_input = False
 
@@ -249,10 +252,15 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _watch_body(self, cycle: Cycle, count_bytes: int) -> None:
         self._message_bytes += count_bytes
-        if count_bytes > self._worker.free_bytes:
+        worker = self._worker
+        if not self._held_bytes:
+            self._credential = _credential(cycle.scope["headers"])
+        most_bytes = worker.free_bytes - (worker.held_bytes[self._credential] if self._credential else 0)
+        if count_bytes > most_bytes:
             self._refuse(Refused(429, "The gateway holds as many request bodies as it may; try again."))
             return
-        self._worker.free_bytes -= count_bytes
+        worker.free_bytes -= count_bytes
+        worker.held_bytes[self._credential] += count_bytes
         self._held_bytes += count_bytes
         if not cycle.more_body:
             return
@@ -271,7 +279,13 @@ class BoundedHttp(HttpToolsProtocol):
             self._start_timer(grace_s, self._check_pace, self._body_bytes)
 
     def _release_bodies(self) -> None:
-        self._worker.free_bytes += self._held_bytes
+        if not self._held_bytes:
+            return
+        worker, credential = self._worker, self._credential
+        worker.free_bytes += self._held_bytes
+        worker.held_bytes[credential] -= self._held_bytes
+        if not worker.held_bytes[credential]:
+            del worker.held_bytes[credential]
         self._held_bytes = 0
 
     # --- closing
@@ -347,3 +361,10 @@ class BoundedHttp(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _credential(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The client's credential without its scheme, not verified: a request with a false one is refused at once, and then
+    holds nothing. Empty without one."""
+    words = next((value.split() for name, value in fields if name == b"authorization"), [])
+    return words[-1] if words else b""

@@ -184,6 +184,24 @@ def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection(connect
     assert body == b"x" * 20_000 + b"end"
 
 
+def test_bodies_of_one_credential_leave_room_for_those_of_others(connect_patiently: Connect, app: App) -> None:
+    part = b"a" * 90_000
+    with connect_patiently() as first:
+        first.sendall(head("content-length: 90001", "authorization: Bearer one") + part)
+        eventually(lambda: app.came_bytes >= len(part), "the first body")
+        with connect_patiently() as second:
+            second.sendall(head("content-length: 90000", "authorization: bearer  one") + part)
+            assert b" 429 " in second.recv(4096)
+        with connect_patiently() as third:
+            third.sendall(head("content-length: 90000", "authorization: Bearer two") + part)
+            assert third.recv(4096).endswith(b"90000")
+        first.sendall(b"a")
+        assert first.recv(4096).endswith(b"90001")
+    with connect_patiently() as later:
+        later.sendall(head("content-length: 90000", "authorization: Bearer one") + part)
+        assert later.recv(4096).endswith(b"90000")
+
+
 @pytest.mark.parametrize(("version", "interim"), [("1.1", 1), ("1.0", 0)])
 def test_only_http_1_1_gets_an_interim_response(connect_patiently: Connect, version: str, interim: int) -> None:
     fields = ("content-length: 2", "expect: 100-continue", "connection: close")
