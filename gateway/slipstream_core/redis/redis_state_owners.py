@@ -47,11 +47,11 @@ class RedisStateOwners:
         pipe.expire(key, _KEPT_S)
         await self._reply(pipe.execute)
 
-    async def has(self, owner: str, hashes: Sequence[bytes]) -> bool:
-        """Whether all of `hashes` are known as those of `owner`."""
+    async def has(self, owner: str, hashes: Sequence[bytes]) -> bool | None:
+        """Whether all of `hashes` are known as those of `owner`; None without a reply of Redis."""
         members: list[Any] = [*hashes]  # redis-py types them as text
         scores = await self._reply(lambda: self._client.zmscore(_key(owner), members))
-        return scores is not None and None not in scores
+        return None if scores is None else None not in scores
 
     async def _reply(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """The reply of Redis; None if it fails, or did a moment ago."""

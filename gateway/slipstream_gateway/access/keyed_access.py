@@ -185,8 +185,8 @@ class KeyedAccess:
                 raise not_permitted(use)
 
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
-        """Charges `request` to the caller's limits and takes its place. Raises `LimitReached`, and `InvalidRequest` if
-        it names stored state that is not the key's."""
+        """Charges `request` to the caller's limits and takes its place. Raises `LimitReached`; `InvalidRequest` if
+        it names stored state that is not the key's, `UpstreamUnavailable` while that cannot be looked up."""
         charge = self._keyring.prices.expected(request, principal.limits)
         grant = await self._take(principal.key_id, principal.limits, charge)
         lease = Lease(self, principal, request, grant)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Protocol
 
-from slipstream_core.errors import InvalidRequest, RequestCode, shorten
+from slipstream_core.errors import InvalidRequest, RequestCode, UpstreamUnavailable, shorten
 
 MOST_KEYS = 1_000
 MOST_IDS = 1_000
 """Per key, in this process. In Redis a key has more."""
 _ID_CHARS = 512
+_RETRY_S = 2.0
 MOST_NAMED = 256
 """Of one request, so that none makes the gateway or Redis search for thousands."""
 
@@ -26,7 +27,9 @@ class SharedOwners(Protocol):
 
     async def add(self, owner: str, hashes: Sequence[bytes]) -> None: ...
 
-    async def has(self, owner: str, hashes: Sequence[bytes]) -> bool: ...
+    async def has(self, owner: str, hashes: Sequence[bytes]) -> bool | None:
+        """None: it cannot be said now."""
+        ...
 
     async def aclose(self) -> None: ...
 
@@ -51,12 +54,18 @@ class StateOwners:
             await self._shared.add(owner, hashes)
 
     async def check(self, owner: str, ids: Sequence[str]) -> None:
-        """Raises `InvalidRequest` unless `owner` made all of `ids`."""
+        """Raises `InvalidRequest` unless `owner` made all of `ids`; `UpstreamUnavailable` while `shared` cannot say."""
         if len(ids) > MOST_NAMED:
             message = f"A request may name {MOST_NAMED} responses and items at most, got {len(ids)}."
             raise InvalidRequest(message, code=RequestCode.ARRAY_TOO_LONG)
         unknown = [one for one in ids if _hash(one) not in self._own.get(owner, ())]
-        if not unknown or (self._shared is not None and await self._shared.has(owner, _hashes(unknown))):
+        if not unknown:
+            return
+        has = False if self._shared is None else await self._shared.has(owner, _hashes(unknown))
+        if has is None:
+            message = "The owner of stored state cannot be looked up at present. Try again later."
+            raise UpstreamUnavailable(message, retry_after_s=_RETRY_S)
+        if has:
             return
         message = f"Stored state with the id '{shorten(unknown[0])}' was not found among that of this key."
         raise InvalidRequest(message, code=RequestCode.STATE_NOT_FOUND)
