@@ -86,7 +86,7 @@ class GenerateEndpoint:
                 context = context._replace(forwarded=chosen_headers(scope, self._forwarded))
             with self._access.arriving(principal):
                 body = await read_body(headers, receive, self._max_body_bytes)
-            request = await self._parse(body, overrides_of(headers))
+            request = await self._parse(body, overrides_of(headers), principal.key_id)
             self._access.authorize(principal, request)
             lease = await self._access.admit(principal, request)
         except SlipstreamError as exc:

@@ -9,10 +9,8 @@ Small bodies are parsed on the event loop and larger ones in a thread, so that o
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -32,6 +30,7 @@ from slipstream_gateway.api.features import (
     top_p_of,
 )
 from slipstream_gateway.api.restricted import restricted_uses, state_ids
+from slipstream_gateway.api.turns import Turns
 
 
 class RequestOverrides(NamedTuple):
@@ -259,13 +258,14 @@ def generation_request(
 
 
 class BodyParser:
-    """Calls `parse`, in a thread of `threads` for bodies of more than `ON_LOOP_BYTES`. Raises the errors of `parse`."""
+    """Calls `parse`, for bodies of more than `ON_LOOP_BYTES` in a thread, where keys take `turns`. Raises the errors of
+    `parse`."""
 
-    def __init__(self, parse: Parse, threads: Executor) -> None:
+    def __init__(self, parse: Parse, turns: Turns) -> None:
         self._parse = parse
-        self._threads = threads
+        self._turns = turns
 
-    async def __call__(self, raw: bytes, overrides: RequestOverrides) -> GenerationRequest:
+    async def __call__(self, raw: bytes, overrides: RequestOverrides, key: str = "") -> GenerationRequest:
         if len(raw) <= ON_LOOP_BYTES:
             return self._parse(raw, overrides)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._parse, raw, overrides)
+        return await self._turns.run(key, self._parse, raw, overrides)

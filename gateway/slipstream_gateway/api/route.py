@@ -45,7 +45,7 @@ class RouteEndpoint:
             principal = self._access.authenticate(headers.authorization)
             with self._access.arriving(principal):
                 body = await read_body(headers, request.receive, self._max_body_bytes)
-            parsed = await self._parse(body, overrides_of(headers))
+            parsed = await self._parse(body, overrides_of(headers), principal.key_id)
             self._access.authorize(principal, parsed)
             standing = await self._access.charge_request(principal)
             explained = self._dispatcher.explain(parsed, caller=principal.caller)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from slipstream_core.hosts import is_loopback
@@ -33,6 +33,7 @@ from slipstream_gateway.api.port_router import (
 )
 from slipstream_gateway.api.request import BodyParser
 from slipstream_gateway.api.route import RouteEndpoint
+from slipstream_gateway.api.turns import Turns
 from slipstream_gateway.app.console import console_routes
 from slipstream_gateway.app.wiring import Services
 
@@ -44,18 +45,19 @@ _PROBES = (LIVE, READY)
 
 def build_port_router(services: Services, settings: GatewaySettings) -> PortRouter:
     """All endpoints on one port, or the admin paths on a port of their own."""
-    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")  # more would share the same CPU time
-    hot = generation(services, settings, threads)
+    # More threads would share the same CPU time.
+    turns = Turns(ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse"))
+    hot = generation(services, settings, turns)
     has_console = settings.admin.port is None
     public = [_home(has_console=has_console), *_posts(hot), *_models(services), *_health(services)]
     site = _site_check(services, settings.host)
     if has_console:
-        routes = [*public, _route(services, settings, threads, internals=True), *_admin(services, settings, site=site)]
+        routes = [*public, _route(services, settings, turns, internals=True), *_admin(services, settings, site=site)]
         return PortRouter(FastPaths(application(routes), hot, check=site, unchecked=_PROBES))
-    on_public = application([*public, _route(services, settings, threads, internals=False)])
+    on_public = application([*public, _route(services, settings, turns, internals=False)])
     admin_site = _site_check(services, settings.admin.host)
     admin = _admin(services, settings, site=admin_site)
-    route = _route(services, settings, threads, internals=True, site=admin_site)
+    route = _route(services, settings, turns, internals=True, site=admin_site)
     on_admin = application([_home(has_console=True, site=admin_site), route, *_health(services), *admin])
     public_side = FastPaths(on_public, hot, check=site, unchecked=_PROBES)
     return PortRouter(public_side, admin=on_admin, admin_port=settings.admin.port)
@@ -68,13 +70,13 @@ def _site_check(services: Services, listening: str) -> RequestCheck:
     return own_site(listening) if services.access.is_open and is_loopback(listening) else allow_all
 
 
-def generation(services: Services, settings: GatewaySettings, threads: Executor) -> dict[str, GenerateEndpoint]:
+def generation(services: Services, settings: GatewaySettings, turns: Turns) -> dict[str, GenerateEndpoint]:
     """The generation endpoints by path."""
     forwarded = settings.upstreams.forwarded_headers
     return {
         path: GenerateEndpoint(
             services.dispatcher,
-            _parser(parse, services, threads),
+            _parser(parse, services, turns),
             services.recorders,
             max_body_bytes=settings.limits.max_body_bytes,
             access=services.access,
@@ -88,9 +90,9 @@ def generation(services: Services, settings: GatewaySettings, threads: Executor)
     }
 
 
-def _parser(parse: Callable[..., GenerationRequest], services: Services, threads: Executor) -> BodyParser:
+def _parser(parse: Callable[..., GenerationRequest], services: Services, turns: Turns) -> BodyParser:
     """Only keys restrict parameters."""
-    return BodyParser(partial(parse, find_restricted=not services.access.is_open), threads)
+    return BodyParser(partial(parse, find_restricted=not services.access.is_open), turns)
 
 
 def _posts(hot: dict[str, GenerateEndpoint]) -> list[BaseRoute]:
@@ -137,11 +139,11 @@ def _health(services: Services) -> list[BaseRoute]:
 
 
 def _route(
-    services: Services, settings: GatewaySettings, threads: Executor, *, internals: bool, site: RequestCheck = allow_all
+    services: Services, settings: GatewaySettings, turns: Turns, *, internals: bool, site: RequestCheck = allow_all
 ) -> Route:
     route = RouteEndpoint(
         services.dispatcher,
-        parse=_parser(parse_request, services, threads),
+        parse=_parser(parse_request, services, turns),
         max_body_bytes=settings.limits.max_body_bytes,
         internals=internals,
         access=services.access,

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from slipstream_core.manifest import WireProtocol
 from slipstream_core.settings import GatewaySettings
 
+from slipstream_gateway.api.turns import Turns
 from slipstream_gateway.app.endpoints import generation
 from slipstream_gateway.app.wiring import Services
 
@@ -27,7 +28,7 @@ async def serving_envoy(services: Services, settings: GatewaySettings) -> AsyncI
 
     limits = settings.limits
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse") as threads:
-        endpoints = generation(services, settings, threads)
+        endpoints = generation(services, settings, Turns(threads))
         processor = ExternalProcessor(
             endpoints, is_carried, max_body_bytes=limits.max_body_bytes, has_keys=settings.access.enabled
         )

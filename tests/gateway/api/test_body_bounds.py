@@ -18,6 +18,7 @@ from slipstream_core.types import GenerationRequest
 from slipstream_gateway.api.body import MAX_ELEMENTS, MAX_FIELDS, MAX_PARTS, Values, check_values, count_values
 from slipstream_gateway.api.parse import parse_completion_request
 from slipstream_gateway.api.request import NO_OVERRIDES, ON_LOOP_BYTES, BodyParser, RequestOverrides
+from slipstream_gateway.api.turns import Turns
 
 from tests.gateway.openai_server import OpenAiServer
 from tests.gateway.pair_manifest import manifest_text
@@ -136,13 +137,50 @@ async def test_the_event_loop_goes_on_while_a_large_body_is_parsed() -> None:
         return parse_completion_request(raw, overrides)
 
     with ThreadPoolExecutor(1) as executor:
-        running = asyncio.ensure_future(BodyParser(parse, executor)(_padded(ON_LOOP_BYTES + 1), NO_OVERRIDES))
+        parser = BodyParser(parse, Turns(executor))
+        running = asyncio.ensure_future(parser(_padded(ON_LOOP_BYTES + 1), NO_OVERRIDES))
         await soon(lambda: threads, "the parser's thread")
         asyncio.get_running_loop().call_soon(has_gone_on.set)
         assert (await running).model == "acme"
-        await BodyParser(parse, executor)(_padded(ON_LOOP_BYTES), NO_OVERRIDES)
+        await parser(_padded(ON_LOOP_BYTES), NO_OVERRIDES)
     assert threads[0] is not threading.current_thread()
     assert threads[1] is threading.current_thread()
+
+
+async def test_keys_take_turns_with_their_large_bodies() -> None:
+    go_on, order = threading.Event(), []
+
+    def parse(name: str) -> str:
+        order.append(name)
+        assert go_on.wait(PATIENCE_S)
+        return name
+
+    with ThreadPoolExecutor(1) as executor:
+        turns = Turns(executor)
+        names = ["flood 0", "flood 1", "flood 2", "flood 3", "quiet 0"]
+        running = []
+        for name in names:
+            running.append(asyncio.ensure_future(turns.run(name.split()[0], parse, name)))
+            await asyncio.sleep(0)
+        await soon(lambda: order == ["flood 0"], "the first body")
+        running[2].cancel()
+        go_on.set()
+        results = await asyncio.gather(*running, return_exceptions=True)
+        assert await turns.run("flood", parse, "later") == "later"
+    assert order == ["flood 0", "flood 1", "quiet 0", "flood 3", "later"]
+    assert [result for result in results if isinstance(result, str)] == ["flood 0", "flood 1", "flood 3", "quiet 0"]
+
+
+@pytest.mark.parametrize("at", range(6))
+async def test_no_turn_is_lost_whenever_a_request_is_cancelled(at: int) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        turns = Turns(executor)
+        running = [asyncio.ensure_future(turns.run(key, str.upper, key)) for key in "abc"]
+        for _ in range(at):
+            await asyncio.sleep(0)
+        running[1].cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        assert await turns.run("d", str.upper, "d") == "D"
 
 
 def test_endpoints_parse_large_bodies_in_a_thread(http: httpx.Client) -> None:
