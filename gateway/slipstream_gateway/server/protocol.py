@@ -257,7 +257,8 @@ class BoundedHttp(HttpToolsProtocol):
             self._credential = _credential(cycle.scope["headers"])
         most_bytes = worker.free_bytes - (worker.held_bytes[self._credential] if self._credential else 0)
         if count_bytes > most_bytes:
-            self._refuse(Refused(429, "The gateway holds as many request bodies as it may; try again."))
+            busy = Refused(429, "The gateway holds as many request bodies as it may; try again.")
+            self._refuse(busy, is_of_body=True)
             return
         worker.free_bytes -= count_bytes
         worker.held_bytes[self._credential] += count_bytes
@@ -290,15 +291,16 @@ class BoundedHttp(HttpToolsProtocol):
 
     # --- closing
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: Refused, *, is_of_body: bool = False) -> None:
         """Responds with `refused` after the responses that are due before it, and discards further input. If the body
-        of a request is at fault, it is the response to that request: the application sees a disconnect, and stops."""
+        of a request is at fault (`is_of_body`, or it is not complete), it is the response to that request: the
+        application sees a disconnect, and stops."""
         self._worker.idle.pop(self, None)
         self._stop_timer()
         self._in_head = False
         self._discards_input = True
         newest = self.cycle
-        if newest is not None and newest.more_body and not newest.response_complete:
+        if newest is not None and (is_of_body or newest.more_body) and not newest.response_complete:
             newest.disconnect()
             self.pipeline.pop()
             if newest.response_started:

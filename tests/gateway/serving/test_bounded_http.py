@@ -184,6 +184,16 @@ def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection(connect
     assert body == b"x" * 20_000 + b"end"
 
 
+def test_a_body_over_the_budget_that_arrives_at_once_gets_one_response(app: App) -> None:
+    body = b"a" * 90_000
+    with serving(app, msgspec.structs.replace(PATIENT, bodies_bytes=20_000)) as (connect, _):
+        for _ in range(20):
+            with connect() as client:
+                client.sendall(head("content-length: 90000") + body)
+                answer = all_of(client)
+            assert (answer.count(b"HTTP/1.1 "), b" 429 " in answer) == (1, True)
+
+
 def test_bodies_of_one_credential_leave_room_for_those_of_others(connect_patiently: Connect, app: App) -> None:
     part = b"a" * 90_000
     with connect_patiently() as first:
