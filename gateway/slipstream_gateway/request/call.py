@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from slipstream_core.errors import SlipstreamError
@@ -40,14 +40,16 @@ class Context(NamedTuple):
     carrier: Carrier | None = None
 
 
-class Answer(NamedTuple):
-    """An answer that has begun: its decision, its first piece (None: the answer is empty) and the pieces after it.
-    `is_resumable`: the stream can resume on another server."""
+class Reply(Protocol):
+    """The client's side of one answer. The errors of its methods are never an upstream's."""
 
-    decision: Decision
-    is_resumable: bool
-    first: Piece | None
-    rest: AsyncIterator[Piece]
+    async def send(self, call: Call, piece: Piece) -> None:
+        """Sends the next piece. Before the first one, `call.decision` and `call.journal` are those of the answer."""
+        ...
+
+    async def end(self, call: Call) -> None:
+        """Sends the end, after the last piece; an answer may have none."""
+        ...
 
 
 class Drawn(Protocol):
