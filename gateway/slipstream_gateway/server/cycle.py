@@ -27,7 +27,7 @@ class Cycle(RequestResponseCycle):
         """Ends the request without a response: `receive` returns `http.disconnect`, `send` has no effect."""
         self.disconnected = True
         self.message_event.set()
-        disconnected(self.scope)
+        disconnected(self.scope)  # type: ignore[arg-type]  # the types are Starlette's
 
     async def run_asgi(self, app: Asgi) -> None:  # type: ignore[override]  # the types are Starlette's
         try:
