@@ -22,7 +22,6 @@ Send = Callable[[Message], Awaitable[None]]
 BODY_TIMEOUT_S = 30.0
 _MAX_REQUEST_ID = 128
 _MAX_LENGTH_DIGITS = 18
-_BODY_IS_LATE = "the body is late"
 _PLAIN_JSON = "application/json"
 _WATCH = "slipstream.watch"
 _CONFLICT = "several"  # not a valid credential
@@ -107,20 +106,12 @@ async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int)
     if headers.content_type != _PLAIN_JSON or headers.content_encoding is not None:
         _check_media(headers)
     _check_length(headers.content_length, limit_bytes)
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("a body must be read inside a task")
-    # Not `asyncio.timeout`, which costs as much as parsing the body.
-    timer = asyncio.get_running_loop().call_later(BODY_TIMEOUT_S, task.cancel, _BODY_IS_LATE)
-    try:
-        return await _receive_all(receive, limit_bytes)
-    except asyncio.CancelledError as exc:
-        if exc.args != (_BODY_IS_LATE,):
-            raise
-        task.uncancel()
-        raise InvalidRequest(f"The request body did not arrive within {BODY_TIMEOUT_S:g} s.") from exc
-    finally:
-        timer.cancel()
+    body, has_more = _part_of(await receive())  # the server bounds the wait for it: `Bounds.body_grace_s`
+    if has_more:
+        body = await _with_rest(body, receive, limit_bytes)
+    if len(body) > limit_bytes:
+        raise BodyTooLarge(limit_bytes)
+    return body
 
 
 def _check_length(length: str | None, limit_bytes: int) -> None:
@@ -149,18 +140,25 @@ def _check_media(headers: RequestHeaders) -> None:
         raise UnsupportedMedia(message, param="content-encoding")
 
 
-async def _receive_all(receive: Receive, limit_bytes: int) -> bytes:
-    parts, total, more = [], 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        parts.append(message.get("body", b""))
-        total += len(parts[-1])
-        if total > limit_bytes:
-            raise BodyTooLarge(limit_bytes)
-        more = message.get("more_body", False)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+async def _with_rest(first: bytes, receive: Receive, limit_bytes: int) -> bytes:
+    """The body that begins with `first`, as far as it is within the limit."""
+    parts, size_bytes, has_more = [first], len(first), True
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            while has_more and size_bytes <= limit_bytes:
+                part, has_more = _part_of(await receive())
+                parts.append(part)
+                size_bytes += len(part)
+    except TimeoutError as exc:
+        raise InvalidRequest(f"The request body did not arrive within {BODY_TIMEOUT_S:g} s.") from exc
+    return b"".join(parts)
+
+
+def _part_of(message: Message) -> tuple[bytes, bool]:
+    """A part of a body, and whether more follows."""
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message.get("body", b""), message.get("more_body", False)
 
 
 async def send_reply(send: Send, status: int, headers: Headers, body: bytes) -> None:
