@@ -79,12 +79,7 @@ class GenerateEndpoint:
         watch = ClientWatch(scope)
         try:
             principal = self._access.authenticate(headers.authorization)
-            context = self._context(headers, principal)
-            carrier = carrier_of(scope)
-            if carrier is not None:
-                context = context._replace(carrier=carrier)
-            if self._forwarded:
-                context = context._replace(forwarded=chosen_headers(scope, self._forwarded))
+            context = self._context(scope, headers, principal)
             with self._access.arriving(principal):
                 body = await read_body(headers, receive, self._max_body_bytes)
             request = await self._parse(body, overrides_of(headers))
@@ -102,15 +97,21 @@ class GenerateEndpoint:
                 await _Reply(send, extra, watch).fail(shutting_down())
             return
         extra += lease.headers
-        if carrier is not None:
-            carrier.announce(extra)
+        if context.carrier is not None:
+            context.carrier.announce(extra)
         await self._run(request, context, lease, _Reply(send, extra, watch, lease if lease.may_name_state else None))
 
-    def _context(self, headers: RequestHeaders, principal: Principal) -> Context:
-        """What came with the request besides its body. A key of ours never goes to upstreams."""
-        authorization = headers.authorization if self._access.is_open else None
-        deadline_s = deadline_of(headers.request_timeout, now_s=time.monotonic())
-        return Context(headers.request_id, authorization, headers.traceparent, principal.caller, deadline_s)
+    def _context(self, scope: Scope, headers: RequestHeaders, principal: Principal) -> Context:
+        """Request metadata without the body. A key of ours never goes to upstreams."""
+        return Context(
+            headers.request_id,
+            headers.authorization if self._access.is_open else None,
+            headers.traceparent,
+            principal.caller,
+            deadline_of(headers.request_timeout, now_s=time.monotonic()),
+            chosen_headers(scope, self._forwarded) if self._forwarded else (),
+            carrier_of(scope),
+        )
 
     async def _run(self, request: GenerationRequest, context: Context, lease: Lease, reply: _Reply) -> None:
         call = self._dispatcher.call(request, context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from slipstream_core.errors import BodyTooLarge, InvalidRequest, UnsupportedMedia, shorten
@@ -31,7 +31,7 @@ class ClientGone(Exception):
     """The client closed the connection before its request was complete, so no response can be sent."""
 
 
-class RequestHeaders(NamedTuple):
+class RequestHeaders(msgspec.Struct, frozen=True, gc=False):
     """The request headers that the gateway uses. `request_id` is the client's if it is short and plain, else a fresh
     one."""
 

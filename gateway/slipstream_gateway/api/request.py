@@ -13,7 +13,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 from slipstream_core.errors import InvalidRequest, shorten
@@ -34,7 +34,7 @@ from slipstream_gateway.api.features import (
 from slipstream_gateway.api.restricted import restricted_uses, state_ids
 
 
-class RequestOverrides(NamedTuple):
+class RequestOverrides(msgspec.Struct, frozen=True, gc=False):
     """The header values as received: `x-slipstream-mode`, `x-slipstream-draft-length`, `x-slipstream-learn` and
     `x-slipstream-capture`."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+import msgspec
 from slipstream_core.errors import SlipstreamError
 from slipstream_core.observation import ALSO_FAILURES, Content
 from slipstream_core.types import ANONYMOUS, Arm, Caller, Decision, GenerationRequest
@@ -26,7 +27,7 @@ from slipstream_gateway.upstreams.carrier import Carrier
 _NOTHING = Usage()
 
 
-class Context(NamedTuple):
+class Context(msgspec.Struct, frozen=True):
     """The data of a request besides its body. `authorization` is sent to HTTP upstreams unchanged. `deadline_s` is the
     client's deadline by `time.monotonic()`, None without a limit. `forwarded` has the request headers that the settings
     forward to upstreams. `carrier`: a proxy sends the request to its server, once; None: the gateway itself."""
