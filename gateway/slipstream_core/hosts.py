@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 _AUTHORITY = re.compile(
@@ -39,12 +40,14 @@ def is_address(host: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=64)  # clients repeat their `Host` with each request
 def is_authority(text: str) -> bool:
     """Whether `text` is a host with or without a port (RFC 9110, 7.2): no user before it, no path after it."""
     found = _AUTHORITY.fullmatch(text)
     return found is not None and (found["address"] is None or is_address(found["address"]))
 
 
+@lru_cache(maxsize=64)
 def without_port(authority: str) -> str:
     """The host in `host:port` or `[address]:port`, as a `Host` header has it, in lower case; empty if `authority` is
     neither."""

@@ -1,4 +1,4 @@
-"""The gateway under uvicorn in a thread."""
+"""The gateway with its own HTTP protocol in a thread."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from slipstream_core.observation import Draws
 from slipstream_core.settings import GatewaySettings
 from slipstream_gateway.app.app import build_app
 from slipstream_gateway.decide.route import fresh_draws
+from slipstream_gateway.server.bounds import Bounds
+from slipstream_gateway.server.leaving import Leaving
+from slipstream_gateway.server.protocol import bounded_http
 
 from tests.support.metrics import total
 from tests.support.polling import PATIENCE_S, eventually
@@ -39,7 +42,7 @@ class Gateway:
         config = uvicorn.Config(
             build_app(settings, draw=draw),
             loop="uvloop",
-            http="httptools",
+            http=bounded_http(Bounds(), Leaving()),
             ws="none",
             lifespan="on",
             log_level="warning",

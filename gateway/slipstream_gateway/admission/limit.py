@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import NamedTuple
+
+import msgspec
 
 QUICK_S = 0.2
 _WARM_UP = 10
@@ -36,7 +37,7 @@ _FALLS_BELOW, _FALL_FAR = 0.5, 0.95
 _MOST_RISE = 2.0  # bounds the effect of an overload on the usual latency
 
 
-class Sample(NamedTuple):
+class Sample(msgspec.Struct, frozen=True, gc=False):
     """A request that succeeded. Times count from its admission. `ttft_s` is None if the answer was not streamed; then
     `e2e_s` and `output_tokens` are used. `prompt_size` has any unit that is the same for all requests."""
 

@@ -30,7 +30,7 @@ from slipstream_gateway.api.http import (
     send_reply,
 )
 from slipstream_gateway.api.request import BodyParser, RequestOverrides, deadline_of
-from slipstream_gateway.request.call import Answer, Call, Context
+from slipstream_gateway.request.call import Call, Context
 from slipstream_gateway.request.causes import rejection
 from slipstream_gateway.request.deadlines import client_late
 from slipstream_gateway.request.dispatch import Dispatcher
@@ -76,14 +76,10 @@ class GenerateEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = read_headers(scope)
         extra: Headers = [(b"x-request-id", headers.request_id.encode())]
+        watch = ClientWatch(scope)
         try:
             principal = self._access.authenticate(headers.authorization)
-            context = self._context(headers, principal)
-            carrier = carrier_of(scope)
-            if carrier is not None:
-                context = context._replace(carrier=carrier)
-            if self._forwarded:
-                context = context._replace(forwarded=chosen_headers(scope, self._forwarded))
+            context = self._context(scope, headers, principal)
             with self._access.arriving(principal):
                 body = await read_body(headers, receive, self._max_body_bytes)
             request = await self._parse(body, overrides_of(headers), principal.key_id)
@@ -97,43 +93,43 @@ class GenerateEndpoint:
         except ClientGone:
             return
         except asyncio.CancelledError:
-            await _Reply(send, extra).fail(shutting_down())
+            if not watch.is_gone:
+                await _Reply(send, extra, watch).fail(shutting_down())
             return
         extra += lease.headers
-        if carrier is not None:
-            carrier.announce(extra)
-        await self._run(request, context, lease, receive, send, extra)
+        if context.carrier is not None:
+            context.carrier.announce(extra)
+        await self._run(request, context, lease, _Reply(send, extra, watch, lease if lease.may_name_state else None))
 
-    def _context(self, headers: RequestHeaders, principal: Principal) -> Context:
-        """What came with the request besides its body. A key of ours never goes to upstreams."""
-        authorization = headers.authorization if self._access.is_open else None
-        deadline_s = deadline_of(headers.request_timeout, now_s=time.monotonic())
-        return Context(headers.request_id, authorization, headers.traceparent, principal.caller, deadline_s)
+    def _context(self, scope: Scope, headers: RequestHeaders, principal: Principal) -> Context:
+        """Request metadata without the body. A key of ours never goes to upstreams."""
+        return Context(
+            headers.request_id,
+            headers.authorization if self._access.is_open else None,
+            headers.traceparent,
+            principal.caller,
+            deadline_of(headers.request_timeout, now_s=time.monotonic()),
+            chosen_headers(scope, self._forwarded) if self._forwarded else (),
+            carrier_of(scope),
+        )
 
-    async def _run(
-        self, request: GenerationRequest, context: Context, lease: Lease, receive: Receive, send: Send, extra: Headers
-    ) -> None:
-        watch = ClientWatch(receive)
-        reply = _Reply(send, extra, lease if lease.may_name_state else None)
+    async def _run(self, request: GenerationRequest, context: Context, lease: Lease, reply: _Reply) -> None:
         call = self._dispatcher.call(request, context)
         client_waited = True
         try:
-            async with self._dispatcher.dispatch(call) as answer:
-                await reply.send(call, answer)
-                watch.close()  # the server reports the end of an answer as a disconnect, too
-                await asyncio.sleep(0)  # the event loop sends the answer before it is recorded
+            await self._dispatcher.dispatch(call, reply)
         except SlipstreamError as exc:
             client_waited = not isinstance(exc, DeadlineExceeded)  # the client set the deadline
             await reply.fail(exc)
         except asyncio.CancelledError:
-            client_waited = not watch.gone
+            client_waited = not reply.watch.is_gone
             if client_waited:
                 await reply.fail(shutting_down())
         except Exception as exc:  # the task's top: an error of ours must not break the protocol
             _log.exception("request %s failed", context.request_id)
             await reply.fail(exc)
         finally:
-            watch.close()
+            reply.watch.close()
             lease.settle(*bill_of(call, client_waited=client_waited))
 
 
@@ -151,7 +147,8 @@ class _Reply:
     """The bytes of one answer to the client: how far they were sent, and how to end them. `owner` notes the ids of a
     response before the client can use them."""
 
-    def __init__(self, send: Send, extra: Headers, owner: Lease | None = None) -> None:
+    def __init__(self, send: Send, extra: Headers, watch: ClientWatch, owner: Lease | None = None) -> None:
+        self.watch = watch
         self._send = send
         self._extra = extra
         self._owner = owner
@@ -160,16 +157,29 @@ class _Reply:
         self._is_response = False
         self._last = b""
 
-    async def send(self, call: Call, answer: Answer) -> None:
-        headers = [*self._extra, *decision_headers(answer.decision)]
-        if call.request.stream:
-            await self._send_stream(call, answer, headers)
+    async def send(self, call: Call, piece: Piece) -> None:
+        if self._owner is not None and call.request.endpoint is Endpoint.RESPONSES:
+            await self._note_owner(self._owner, call, piece.data)
+        if not call.request.stream:
+            self._started = True
+            with call.timer.waiting(SEND_TIMEOUT_S, "its answer", client_late):
+                await send_reply(self._send, 200, [_JSON, *self._headers(call)], piece.data)
             return
-        self._started = True
-        body = b"" if answer.first is None else answer.first.data
-        await self._note_owner(call, body)
-        with call.timer.waiting(SEND_TIMEOUT_S, "its answer", client_late):
-            await send_reply(self._send, 200, [_JSON, *headers], body)
+        self._last = piece.data
+        if not self._streaming:
+            await self._begin_stream(call)
+        if piece.data:
+            with call.timer.waiting(SEND_TIMEOUT_S, "a chunk", client_late):
+                await self._send({"type": "http.response.body", "body": piece.data, "more_body": True})
+
+    async def end(self, call: Call) -> None:
+        if call.request.stream:
+            if not self._streaming:
+                await self._begin_stream(call)
+            with call.timer.waiting(SEND_TIMEOUT_S, "the stream's end", client_late):
+                await self._send({"type": "http.response.body", "body": b""})
+        self.watch.close()
+        await asyncio.sleep(0)  # the event loop sends the answer before it is recorded
 
     async def fail(self, error: Exception) -> None:
         """An error as a whole answer, or as the last event of a stream that has begun."""
@@ -187,31 +197,19 @@ class _Reply:
             return error_event(error)
         return response_error_event(error, next_sequence_number(self._last))
 
-    async def _send_stream(self, call: Call, answer: Answer, headers: Headers) -> None:
+    async def _begin_stream(self, call: Call) -> None:
         self._started = self._streaming = True
         self._is_response = call.request.endpoint is Endpoint.RESPONSES
-        head = [*_STREAM, *headers, _RESUMABLE[answer.is_resumable]]
+        head = [*_STREAM, *self._headers(call), _RESUMABLE[call.journal is not None]]
         with call.timer.waiting(SEND_TIMEOUT_S, "the stream's head", client_late):
             await self._send({"type": "http.response.start", "status": 200, "headers": head})
-        if answer.first is not None:
-            await self._send_piece(call, answer.first)
-            async for piece in answer.rest:
-                await self._send_piece(call, piece)
-        with call.timer.waiting(SEND_TIMEOUT_S, "the stream's end", client_late):
-            await self._send({"type": "http.response.body", "body": b""})
 
-    async def _send_piece(self, call: Call, piece: Piece) -> None:
-        self._last = piece.data
-        await self._note_owner(call, piece.data)
-        if piece.data:
-            with call.timer.waiting(SEND_TIMEOUT_S, "a chunk", client_late):
-                await self._send({"type": "http.response.body", "body": piece.data, "more_body": True})
+    def _headers(self, call: Call) -> Headers:
+        return self._extra if call.decision is None else [*self._extra, *decision_headers(call.decision)]
 
-    async def _note_owner(self, call: Call, data: bytes) -> None:
-        if self._owner is None or call.request.endpoint is not Endpoint.RESPONSES:
-            return
+    async def _note_owner(self, owner: Lease, call: Call, data: bytes) -> None:
         if made := made_ids(data, stream=call.request.stream):
-            await self._owner.own(made)
+            await owner.own(made)
 
 
 @lru_cache(maxsize=4096)

@@ -61,23 +61,15 @@ class FastPaths:
         unchecked: Collection[str] = (),
     ) -> None:
         self.app = app
-        self._posts = posts
+        self._posts = {path: Checked(endpoint, check) for path, endpoint in posts.items()}
         self._unchecked = frozenset(unchecked)
-        self._checked = Checked(self._route, check)
+        self._checked = Checked(app, check)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in self._unchecked:
-            await self._checked(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
-
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "POST":
-            endpoint = self._posts.get(scope["path"])
-            if endpoint is not None:
-                await endpoint(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
+    def endpoint(self, scope: Scope) -> Asgi:
+        """The application for a request, or for the events of the process."""
+        if scope["type"] != "http" or scope["path"] in self._unchecked:
+            return self.app
+        return self._posts.get(scope["path"], self._checked) if scope["method"] == "POST" else self._checked
 
 
 class PortRouter:
@@ -96,12 +88,10 @@ class PortRouter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             trim_headers(scope)
-        if self._admin is not None:
-            server = scope.get("server")
-            if server is not None and server[1] == self._admin_port:
-                await self._admin(scope, receive, send)
-                return
-        await self._public(scope, receive, send)
+        server = scope.get("server")
+        is_admins = self._admin is not None and server is not None and server[1] == self._admin_port
+        endpoint = self._admin if self._admin is not None and is_admins else self._public.endpoint(scope)
+        await endpoint(scope, receive, send)
 
 
 def application(routes: Sequence[BaseRoute]) -> Starlette:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 from slipstream_core.errors import InvalidRequest, shorten
@@ -33,7 +33,7 @@ from slipstream_gateway.api.restricted import restricted_uses, state_ids
 from slipstream_gateway.api.turns import Turns
 
 
-class RequestOverrides(NamedTuple):
+class RequestOverrides(msgspec.Struct, frozen=True, gc=False):
     """The header values as received: `x-slipstream-mode`, `x-slipstream-draft-length`, `x-slipstream-learn` and
     `x-slipstream-capture`."""
 

@@ -1,7 +1,7 @@
 """The results of this gateway's requests over the last minutes, stored at minimal cost per request.
 
-A finished request appends one tuple. At intervals, and on each read, the tuples are counted into time buckets, of which
-the newest are kept.
+A finished request appends its outcome. At intervals, and on each read, the outcomes are counted into time buckets, of
+which the newest are kept.
 """
 
 from __future__ import annotations
@@ -9,15 +9,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
-
-from slipstream_core.types import Arm, Reason
 
 from slipstream_gateway.console import ddsketch
 from slipstream_gateway.request.causes import CLIENT_ERRORS
 from slipstream_gateway.request.observations import rejections
 from slipstream_gateway.request.outcome import Outcome, Recorder
-from slipstream_gateway.upstreams.base import Usage
 
 BUCKET_S = 15
 BUCKETS = 60
@@ -26,23 +22,6 @@ _SETTLE_AFTER = 64
 _MAX_CELLS = 4096
 
 CellKey = tuple[str, str, str]
-
-
-class _Seen(NamedTuple):
-    """A finished request, without prompt, answer or references to them."""
-
-    time_s: float
-    pair: str
-    request_class: str
-    arm: Arm
-    reason: Reason
-    draft_length: int
-    status: str
-    e2e_s: float
-    ttft_s: float | None
-    tpot_s: float | None
-    usage: Usage
-    resumed: tuple[str, ...]
 
 
 class Cell:
@@ -56,7 +35,7 @@ class Cell:
         self.requests = self.failed = self.refused = self.prompt_tokens = self.output_tokens = 0
         self.drafted = self.accepted = self.rejected = 0
 
-    def add(self, seen: _Seen) -> None:
+    def add(self, seen: Outcome) -> None:
         usage = seen.usage
         self.requests += 1
         if seen.status != "ok":
@@ -68,7 +47,7 @@ class Cell:
         self.output_tokens += usage.output_tokens
         self.drafted += usage.drafted
         self.accepted += usage.accepted
-        self.rejected += rejections(usage, seen.draft_length) if usage.drafted else 0
+        self.rejected += rejections(usage, seen.decision.draft_length) if usage.drafted else 0
 
 
 class Bucket:
@@ -81,15 +60,15 @@ class Bucket:
         self.resumed: dict[tuple[str, str], int] = {}
         self.times: dict[CellKey, ddsketch.Bins] = {}
 
-    def add(self, seen: _Seen) -> None:
-        key = (seen.pair, seen.request_class, seen.arm.value)
+    def add(self, seen: Outcome) -> None:
+        key = (seen.pair, seen.decision.request_class, seen.decision.arm.value)
         cell = self.cells.get(key)
         if cell is None:
             if len(self.cells) >= _MAX_CELLS:
                 return
             cell = self.cells[key] = Cell()
         cell.add(seen)
-        reason = (seen.pair, seen.reason.value)
+        reason = (seen.pair, seen.decision.reason.value)
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         for cause in seen.resumed:
             self.resumed[seen.pair, cause] = self.resumed.get((seen.pair, cause), 0) + 1
@@ -98,9 +77,9 @@ class Bucket:
             self._add_time(seen, "ttft", seen.ttft_s)
             self._add_time(seen, "tpot", seen.tpot_s)
 
-    def _add_time(self, seen: _Seen, measure: str, seconds: float | None) -> None:
+    def _add_time(self, seen: Outcome, measure: str, seconds: float | None) -> None:
         if seconds is not None:
-            ddsketch.add(self.times.setdefault((seen.pair, seen.arm.value, measure), {}), seconds)
+            ddsketch.add(self.times.setdefault((seen.pair, seen.decision.arm.value, measure), {}), seconds)
 
 
 class RecentTraffic(Recorder):
@@ -108,20 +87,13 @@ class RecentTraffic(Recorder):
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._new: list[_Seen] = []
+        self._new: list[tuple[float, Outcome]] = []
         self._buckets: deque[Bucket] = deque(maxlen=BUCKETS)
         self.totals: dict[CellKey, int] = {}
         self.started_s = clock()
 
     def record(self, outcome: Outcome) -> None:
-        decision = outcome.decision
-        self._new.append(
-            _Seen(
-                self._clock(), outcome.pair, decision.request_class, decision.arm, decision.reason,
-                decision.draft_length, outcome.status, outcome.e2e_s, outcome.ttft_s, outcome.tpot_s, outcome.usage,
-                outcome.resumed,
-            )
-        )  # fmt: skip
+        self._new.append((self._clock(), outcome))
         if len(self._new) >= _SETTLE_AFTER:
             self._settle()
 
@@ -133,9 +105,9 @@ class RecentTraffic(Recorder):
 
     def _settle(self) -> None:
         new, self._new = self._new, []
-        for seen in new:
-            self._bucket(int(seen.time_s // BUCKET_S)).add(seen)
-            key = (seen.pair, seen.request_class, seen.arm.value)
+        for time_s, seen in new:
+            self._bucket(int(time_s // BUCKET_S)).add(seen)
+            key = (seen.pair, seen.decision.request_class, seen.decision.arm.value)
             if key in self.totals or len(self.totals) < _MAX_CELLS:
                 self.totals[key] = self.totals.get(key, 0) + 1
 

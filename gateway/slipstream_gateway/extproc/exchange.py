@@ -19,7 +19,7 @@ from slipstream_core.types import Decision
 
 from slipstream_gateway.api.errors import Headers
 from slipstream_gateway.api.generate import decision_headers
-from slipstream_gateway.api.http import BODY_TIMEOUT_S, ClientGone, Message
+from slipstream_gateway.api.http import BODY_TIMEOUT_S, ClientGone, Message, Scope, disconnected
 from slipstream_gateway.extproc.messages import BodySendMode, CommonResponse, HeaderMutation
 from slipstream_gateway.extproc.replies import (
     Messages,
@@ -56,6 +56,7 @@ class Exchange:
     def __init__(
         self,
         messages: Messages,
+        scope: Scope,
         *,
         authorization: str | None,
         has_body: bool,
@@ -66,13 +67,13 @@ class Exchange:
         self._authorization = authorization
         self._removed = _REMOVED_WITH_KEYS if has_keys else _REMOVED
         self._messages = messages
+        self._scope = scope
         self._has_body = has_body
         self._request_mode = request_mode
         self._response_mode = response_mode
-        self._gone = asyncio.get_running_loop().create_future()
         self._body = b""
         self._is_read = not has_body
-        self._is_received = False
+        self._is_gone = False
         self._announced: Headers = []
         self._decision: Decision | None = None
         self.model = ""
@@ -120,12 +121,10 @@ class Exchange:
     # ASGI
 
     async def receive(self) -> Message:
-        """The whole body, then the client's disconnect."""
-        if not self._is_received:
-            self._is_received = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
-        await asyncio.shield(self._gone)
-        return {"type": "http.disconnect"}
+        """The whole body, unless the client is gone."""
+        if self._is_gone:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": self._body, "more_body": False}
 
     async def send(self, message: Message) -> None:
         """Passes a part of the answer to the client; Envoy has the head of a carried response already."""
@@ -146,8 +145,9 @@ class Exchange:
     def lose(self) -> None:
         """Envoy has ended the stream: the client is gone, or the connection to the server broke, or Envoy had the last
         part of the answer before its sender noticed."""
-        if not self._is_over and not self._gone.done():
-            self._gone.set_result(None)
+        if not self._is_over:
+            self._is_gone = True
+            disconnected(self._scope)
 
     # Carrier
 

@@ -80,6 +80,7 @@ class ExternalProcessor:
         scope = _scope(first.request_headers)
         exchange = Exchange(
             messages,
+            scope,
             authorization=read_headers(scope).authorization,
             has_body=not first.request_headers.end_of_stream,
             request_mode=_request_mode(first),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from slipstream_core.errors import (
@@ -21,7 +21,7 @@ from slipstream_core.settings import Deadlines
 from slipstream_core.types import Arm, Decision
 
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.call import Call, observe
+from slipstream_gateway.request.call import Call, Reply, observe
 from slipstream_gateway.request.candidates import (
     Attempt,
     Candidate,
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Answers:
-    """Gets answers from servers; `pieces` yields one of them."""
+    """Gets answers from servers."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Answers:
         self._recorders = recorders
         self._deaths = deaths
 
-    async def pieces(self, call: Call, decision: Decision, served: ServedRoute) -> AsyncGenerator[Piece, None]:
-        """Yields the pieces of one answer. If a server fails, before the first byte or after it, the next candidate
-        takes over. Raises `RequestError`, or the error of the last server."""
+    async def answer(self, call: Call, decision: Decision, served: ServedRoute, reply: Reply) -> None:
+        """Sends the pieces of one answer to `reply`. If a server fails, before the first byte or after it, the next
+        candidate takes over. Raises `RequestError`, or the error of the last server, or that of `reply`."""
         is_canary = call.observation is not None and call.observation.canary
         search = Search(self._resumptions, call, Plan(served, decision, call.request, to_canary=is_canary))
         try:
@@ -73,7 +73,7 @@ class Answers:
                         if call.copy is not None:
                             call.copy.add(whole)
                         call.note_end(whole)
-                        yield whole
+                        await reply.send(call, whole)
                         return
                     stream = await self._open(call, attempt)
                     patience_s, late = self._patience(candidate, call, served)
@@ -89,7 +89,7 @@ class Answers:
                         if copy is not None:
                             copy.add(part)
                         call.note(part)
-                        yield part
+                        await reply.send(call, part)
                     attempt.completed()
                     return
                 except (UpstreamError, Overloaded) as exc:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
+import msgspec
 from slipstream_core.errors import SlipstreamError
 from slipstream_core.observation import ALSO_FAILURES, Content
 from slipstream_core.types import ANONYMOUS, Arm, Caller, Decision, GenerationRequest
@@ -26,7 +27,7 @@ from slipstream_gateway.upstreams.carrier import Carrier
 _NOTHING = Usage()
 
 
-class Context(NamedTuple):
+class Context(msgspec.Struct, frozen=True):
     """The data of a request besides its body. `authorization` is sent to HTTP upstreams unchanged. `deadline_s` is the
     client's deadline by `time.monotonic()`, None without a limit. `forwarded` has the request headers that the settings
     forward to upstreams. `carrier`: a proxy sends the request to its server, once; None: the gateway itself."""
@@ -40,14 +41,16 @@ class Context(NamedTuple):
     carrier: Carrier | None = None
 
 
-class Answer(NamedTuple):
-    """An answer that has begun: its decision, its first piece (None: the answer is empty) and the pieces after it.
-    `is_resumable`: the stream can resume on another server."""
+class Reply(Protocol):
+    """The client's side of one answer. The errors of its methods are never an upstream's."""
 
-    decision: Decision
-    is_resumable: bool
-    first: Piece | None
-    rest: AsyncIterator[Piece]
+    async def send(self, call: Call, piece: Piece) -> None:
+        """Sends the next piece. Before the first one, `call.decision` and `call.journal` are those of the answer."""
+        ...
+
+    async def end(self, call: Call) -> None:
+        """Sends the end, after the last piece; an answer may have none."""
+        ...
 
 
 class Drawn(Protocol):

@@ -22,7 +22,7 @@ MAX_ATTEMPTS = 4
 MAX_RESUMPTIONS = 3
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True):
     """A server to try, the route and the manifest's entry of its arm, and the decision for an answer from it."""
 
     replica: Replica
@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
     decision: Decision
 
 
-class _Arm(NamedTuple):
+class _Arm(msgspec.Struct, frozen=True):
     """The servers of one arm. Replicas without the capability that the request `needs` are never tried."""
 
     served: ServedRoute
@@ -59,7 +59,7 @@ class Result(StrEnum):
     TOO_OFTEN = "too_often"
 
 
-class Plan(NamedTuple):
+class Plan(msgspec.Struct, frozen=True):
     """A decided request and its servers. `to_canary`: the draw sends it to the new revision beside `served`."""
 
     served: ServedRoute
@@ -80,7 +80,7 @@ class Tried(NamedTuple):
         return cls(candidate, isinstance(failure, UpstreamFailed))
 
 
-class Sent(NamedTuple):
+class Sent(msgspec.Struct, frozen=True):
     """What became of a request so far. `tried` has its failed attempts before the first byte; for a stream that
     `broken` interrupted, those of the present round of its resumption. `runs` is `Call.runs`, `resumed` the number of
     its resumptions. `is_resumable`: what the client has suffices for a resumption. `is_carried`: a proxy sends the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import msgspec
 from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.observation import Draws, Forecast, Subject
 from slipstream_core.types import Caller, Decision, GenerationRequest, RequestProfile, speculation_of
@@ -33,7 +34,7 @@ class Learner(Protocol):
     def forecast(self, query: ForecastQuery) -> Forecast: ...
 
 
-class Judged(NamedTuple):
+class Judged(msgspec.Struct, frozen=True):
     """A decision with its inputs."""
 
     profile: RequestProfile

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Sequence
 
 import msgspec
 from slipstream_core.errors import ModelNotFound, SlipstreamError, UpstreamUnavailable
@@ -19,7 +18,7 @@ from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.request.answer_copy import AnswerCopy
 from slipstream_gateway.request.answers import Answers
-from slipstream_gateway.request.call import Answer, Before, Call, Context, observe, observe_refusal
+from slipstream_gateway.request.call import Before, Call, Context, Reply, observe, observe_refusal
 from slipstream_gateway.request.causes import error_type, rejection
 from slipstream_gateway.request.cold_start import ColdStarts
 from slipstream_gateway.request.deadlines import CallTimer
@@ -70,12 +69,10 @@ class Dispatcher:
         """A call for the current task: its deadlines cancel that task."""
         return Call(request, context, CallTimer(total_s=self._deadlines.total_s, deadline_s=context.deadline_s))
 
-    @asynccontextmanager
-    async def dispatch(self, call: Call) -> AsyncIterator[Answer]:
-        """Runs `call` while the context is open. On entry the first piece of the answer has arrived, and nothing has
-        been sent to the client. On exit, regular or not, upstream work is cancelled and the call is recorded.
+    async def dispatch(self, call: Call, reply: Reply) -> None:
+        """Runs `call`: sends its answer to `reply`, and records it. However it ends, no upstream works on it then.
 
-        Raises `RequestError`, `Overloaded`, `DeadlineExceeded` or `UpstreamError`.
+        Raises `RequestError`, `Overloaded`, `DeadlineExceeded`, `UpstreamError` or `ClientTimeout`.
         """
         self._retries.deposit()
         place = await self._admit(call)
@@ -85,9 +82,8 @@ class Dispatcher:
             if self._deaths.known:
                 self._deaths.check(served.route.key, call.request)
             decision = self._decide(call, served)
-            async with aclosing(self._answers.pieces(call, decision, served)) as pieces:
-                first = await anext(pieces, None)
-                yield Answer(call.decision or decision, call.journal is not None, first, pieces)
+            await self._answers.answer(call, decision, served, reply)
+            await reply.end(call)
             call.status = "ok"
             if self._deaths.known:
                 self._deaths.answered(call.pair, call.request)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 from slipstream_core.manifest.table import Backend
@@ -136,7 +136,7 @@ class Outcomes:
                 _log.exception("an outcome could not be learnt from; others like it are not logged")
 
 
-class Times(NamedTuple):
+class Times(msgspec.Struct, frozen=True, gc=False):
     """The times of a request as measured for its client, in seconds. `ttft_s` and `tpot_s` are None if undefined."""
 
     e2e_s: float

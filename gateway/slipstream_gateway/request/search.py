@@ -201,7 +201,7 @@ class Search:
         now = fleet.current.by_name.get(served.route.model)
         if now is not None and now is not served and same_target(served.route, now.route):
             self._entered.append(fleet.enter())
-            self._plan, self._tried = self._plan._replace(served=now), []
+            self._plan, self._tried = msgspec.structs.replace(self._plan, served=now), []
 
 
 def _continues(candidate: Candidate, call: Call) -> bool:

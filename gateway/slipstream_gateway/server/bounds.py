@@ -84,14 +84,13 @@ def check_head(method: bytes, url: bytes, version: str, fields: Fields, bounds: 
         raise Refused(431, f"The request has over {bounds.fields} header fields.")
     if method == b"CONNECT":
         raise Refused(405, "Not allowed: CONNECT. This is no proxy.")
-    names = [name for name, _ in fields]
-    hosts = names.count(b"host")
-    if hosts > 1 or (hosts == 0 and version == "1.1"):
-        raise Refused(400, f"The request needs one 'host' header, got {hosts}.")
-    if hosts and not is_authority(dict(fields)[b"host"].strip(b" \t").decode("latin-1")):
+    hosts = [value for name, value in fields if name == b"host"]
+    if len(hosts) > 1 or (not hosts and version == "1.1"):
+        raise Refused(400, f"The request needs one 'host' header, got {len(hosts)}.")
+    if hosts and not is_authority(hosts[0].strip(b" \t").decode("latin-1")):
         raise Refused(400, "Invalid header 'host': expected a host with or without a port.")
-    if b"transfer-encoding" in names:
+    if codings := [value.lower() for name, value in fields if name == b"transfer-encoding"]:
         if version == "1.0":
             raise Refused(400, "Invalid header 'transfer-encoding': HTTP/1.0 has none.")
-        if [value.lower() for name, value in fields if name == b"transfer-encoding"] != [b"chunked"]:
+        if codings != [b"chunked"]:
             raise Refused(400, "Invalid header 'transfer-encoding': only 'chunked' is known here.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from slipstream_gateway.api.http import disconnected
 from slipstream_gateway.api.port_router import Asgi
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class Cycle(RequestResponseCycle):
         """Ends the request without a response: `receive` returns `http.disconnect`, `send` has no effect."""
         self.disconnected = True
         self.message_event.set()
+        disconnected(self.scope)  # type: ignore[arg-type]  # the types are Starlette's
 
     async def run_asgi(self, app: Asgi) -> None:  # type: ignore[override]  # the types are Starlette's
         try:

@@ -187,6 +187,8 @@ class BoundedHttp(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             self._stop_timer()
             super().on_message_complete()
+            if len(self.pipeline) == 1:
+                self.flow.resume_reading()  # a large body has paused it; the end of the connection must be seen
 
     def _fill_scope(self, method: bytes, version: str) -> None:
         url = httptools.parse_url(self.url)

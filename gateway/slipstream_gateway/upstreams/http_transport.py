@@ -10,9 +10,9 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Mapping
+from functools import lru_cache
 
 import aiohttp
-from multidict import CIMultiDict
 from slipstream_core.checked_resolver import CheckedResolver
 from slipstream_core.endpoint_rules import EndpointRules
 from slipstream_core.errors import ConnectTimeout, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
@@ -43,6 +43,7 @@ class HttpTransport:
     ) -> None:
         self._root = URL(base_url.rstrip("/").removesuffix("/v1") + "/")
         self.address = f"{self._root.host}:{self._root.port}"
+        self._target = lru_cache(maxsize=16)(lambda path: self._root.join(URL(path)).raw_path_qs)
         resolver = CheckedResolver(rules) if rules is not None else None
         self._client = Http1Client(
             self._root,
@@ -66,7 +67,7 @@ class HttpTransport:
     ) -> Http1Response:
         """`timeout_s` is not sent: servers read the client's deadline from its header, if at all."""
         try:
-            return await self._client.post(self._root.join(URL(path)).raw_path_qs, CIMultiDict(headers), body)
+            return await self._client.post(self._target(path), headers, body)
         except TimeoutError as exc:
             raise ConnectTimeout("The upstream did not accept a connection in time.") from exc
         except NotHttp as exc:

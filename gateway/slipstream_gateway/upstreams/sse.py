@@ -69,14 +69,9 @@ def _last_border(data: bytes) -> int:
 
 def split_events(block: bytes) -> list[bytes]:
     """The events of a block of whole events, each with its closing blank line."""
-    events, begin = [], 0
-    while begin < len(block):
-        end = block.find(b"\n\n", begin) + 2
-        if end < 2:
-            end = len(block)
-        events.append(block[begin:end])
-        begin = end
-    return events
+    *events, rest = block.split(b"\n\n")
+    whole = [event + b"\n\n" for event in events]
+    return [*whole, rest] if rest else whole
 
 
 def event_name(event: bytes) -> bytes:

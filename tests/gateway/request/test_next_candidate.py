@@ -87,7 +87,7 @@ def walk(plan: Plan, failures: list[Any], *, broken: Candidate | None = None, ki
 @ANY_ORDER
 @given(failures=FAILURES, killed_from=st.integers(0, 6), to_canary=st.booleans())
 async def test_before_the_first_byte(plan: Plan, failures: list[Any], killed_from: int, to_canary: bool) -> None:
-    tried = walk(plan._replace(to_canary=to_canary), failures, killed_from=killed_from)
+    tried = walk(msgspec.structs.replace(plan, to_canary=to_canary), failures, killed_from=killed_from)
     assert [bool(one.candidate.decision.revision) for one in tried] == [to_canary] + [False] * (len(tried) - 1)
     ours = tried[to_canary:]
     assert 0 < len(ours) <= MAX_ATTEMPTS

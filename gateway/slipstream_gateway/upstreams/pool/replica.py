@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import msgspec
 from slipstream_core.errors import SlipstreamError
@@ -49,7 +48,7 @@ class Liveness:
         return not self.is_silent
 
 
-class Occupancy(NamedTuple):
+class Occupancy(msgspec.Struct, frozen=True, gc=False):
     """Work of a replica up to a moment: requests in flight and their draft lengths, each integrated over time."""
 
     time_s: float
@@ -57,7 +56,7 @@ class Occupancy(NamedTuple):
     draft_length_s: float
 
 
-class Batch(NamedTuple):
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """The batch that a request was part of: mean requests in flight, mean draft length, both including the request
     itself."""
 
