@@ -16,6 +16,7 @@ from slipstream_core.errors import InvalidRequest, RequestCode, UpstreamUnavaila
 MOST_KEYS = 1_000
 MOST_IDS = 1_000
 """Per key, in this process. In Redis a key has more."""
+MOST_IDS_IN_ALL = 100_000
 _ID_CHARS = 512
 _RETRY_S = 2.0
 MOST_NAMED = 256
@@ -48,7 +49,7 @@ class StateOwners:
         own.update(dict.fromkeys(hashes))
         for old in list(own)[: max(len(own) - MOST_IDS, 0)]:
             del own[old]
-        if len(self._own) > MOST_KEYS:
+        while len(self._own) > MOST_KEYS or sum(map(len, self._own.values())) > MOST_IDS_IN_ALL:
             del self._own[next(iter(self._own))]
         if self._shared is not None:
             await self._shared.add(owner, hashes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from slipstream_core.errors import SlipstreamError, UpstreamUnavailable, shorten
@@ -16,12 +17,13 @@ _RETRY_S = 10.0
 
 
 class ColdStarts:
-    """Holds at most `max_held` requests, each for at most its pair's `coldStartSeconds`."""
+    """Holds at most `max_held` requests, each for at most its pair's `coldStartSeconds`. The pairs that scale to zero
+    have equal shares of the places, so that requests for one cannot take those of the others."""
 
     def __init__(self, fleet: Fleet, *, max_held: int) -> None:
         self._fleet = fleet
         self._max_held = max_held
-        self._held = 0
+        self._held: Counter[str] = Counter()
         self._swap = asyncio.Event()
         fleet.on_swap(self._swapped)
 
@@ -36,23 +38,32 @@ class ColdStarts:
         if autoscaling is None:
             return route
         model = shorten(route.route.pair.spec.model)
-        if self._held >= self._max_held:
-            message = f"No server for the model '{model}' is up yet, and at most {self._max_held} requests may wait."
+        key = route.route.key
+        places = self._places()
+        if self._held[key] >= places:
+            message = f"No server for the model '{model}' is up yet, and at most {places} requests may wait for it."
             raise UpstreamUnavailable(message, retry_after_s=_RETRY_S)
 
         def late(limit_s: float, what: str) -> SlipstreamError:
             message = f"No server for the model '{model}' was ready within {limit_s:g} s."
             return UpstreamUnavailable(message, retry_after_s=_RETRY_S)
 
-        self._held += 1
+        self._held[key] += 1
         try:
-            with self._fleet.use.held(route.route.key):
+            with self._fleet.use.held(key):
                 with timer.waiting(autoscaling.cold_start_seconds, "a server to start", late):
                     while _missing_server(route := find()) is not None:
                         await self._swap.wait()
                 return route
         finally:
-            self._held -= 1
+            self._held[key] -= 1
+            if not self._held[key]:
+                del self._held[key]
+
+    def _places(self) -> int:
+        """The share of one pair."""
+        pairs = {served.route.key for served in self._fleet.current.by_name.values() if served.scales_to_zero}
+        return max(self._max_held // max(len(pairs), 1), min(self._max_held, 1))
 
     def _swapped(self, _: Snapshot | None, __: Snapshot) -> None:
         self._swap.set()  # wakes all that wait now

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from slipstream_core.errors import UpstreamUnavailable
 from slipstream_core.redis.redis_state_owners import MOST_OWNED, RedisStateOwners
-from slipstream_gateway.access.state_owners import MOST_IDS, MOST_KEYS, StateOwners
+from slipstream_gateway.access.state_owners import MOST_IDS, MOST_IDS_IN_ALL, MOST_KEYS, StateOwners
 
 from tests.gateway.key_file import Keys
 from tests.support.polling import PATIENCE_S
@@ -143,6 +143,11 @@ async def test_what_is_known_of_a_key_is_bounded(redis: RedisServer) -> None:
         await owners.add(f"key {index}", ["resp_1"])
     with pytest.raises(Exception, match="was not found"):
         await owners.check("a", ["resp_1"])
+    for index in range(MOST_IDS_IN_ALL // MOST_IDS + 1):
+        await owners.add(f"large {index}", [f"resp_{number}" for number in range(MOST_IDS)])
+    await owners.check("large 1", ["resp_0"])
+    with pytest.raises(Exception, match="was not found"):
+        await owners.check("large 0", ["resp_0"])
     shared = RedisStateOwners(redis.url)
     await shared.add("a", [str(index).encode() for index in range(MOST_OWNED + 10)])
     with redis.client() as client:

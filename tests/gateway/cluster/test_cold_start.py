@@ -29,10 +29,10 @@ def _settings(space: Any, **options: Any) -> GatewaySettings:
 def sleeping(space: Any) -> Callable[..., None]:
     """Creates a pair of vLLM that has no server, with `autoscaling`."""
 
-    def create(**autoscaling: Any) -> None:
+    def create(name: str = "acme", **autoscaling: Any) -> None:
         parts = {"target": {"source": "acme/target"}, "draft": {"kind": "ngram"}, "engine": {"kind": "vllm"}}
         scaling = {"minReplicas": 0, "maxReplicas": 2, **autoscaling}
-        space.create("ModelPair", "acme", {"model": "acme", **parts, "serving": {"autoscaling": scaling}})
+        space.create("ModelPair", name, {"model": name, **parts, "serving": {"autoscaling": scaling}})
 
     return create
 
@@ -106,22 +106,28 @@ def test_a_clients_deadline_ends_its_wait(space: Any, serve: Any, sleeping: Any)
     assert (reply.status_code, reply.json()["error"]["code"]) == (504, "deadline_exceeded")
 
 
-def test_a_limited_number_of_requests_waits(space: Any, serve: Any, sleeping: Any, wake: Any) -> None:
+def test_a_limited_number_of_requests_waits_for_each_pair(space: Any, serve: Any, sleeping: Any, wake: Any) -> None:
     sleeping()
-    gateway = serve(_settings(space, limits=Limits(max_queued=1)))
+    sleeping("other")
+    gateway = serve(_settings(space, limits=Limits(max_queued=2)))
 
-    def ask() -> httpx.Response:
-        return httpx.post(f"{gateway.url}/v1/chat/completions", json=chat("tokens=3"), timeout=PATIENCE_S)
+    def ask(model: str) -> httpx.Response:
+        body = {**chat("tokens=3"), "model": model}
+        return httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
 
-    with ThreadPoolExecutor(1) as clients:
-        first = clients.submit(ask)
+    with ThreadPoolExecutor(2) as clients:
+        first = clients.submit(ask, "acme")
         eventually(lambda: _waiting(space), "a request waits")
-        second = ask()
+        second = ask("acme")
         assert (second.status_code, second.headers["retry-after"]) == (503, "10")
-        message = "No server for the model 'acme' is up yet, and at most 1 requests may wait."
+        message = "No server for the model 'acme' is up yet, and at most 1 requests may wait for it."
         assert second.json()["error"]["message"] == message
+        others = clients.submit(ask, "other")
+        eventually(lambda: len(_waiting(space)) == 2, "a request of the other pair waits, too")
         wake()
         assert first.result().status_code == 200
+        space.client.delete(space.path("ModelPair", "other"))
+        assert others.result().status_code == 404
 
 
 def test_a_client_that_leaves_no_longer_waits(space: Any, serve: Any, sleeping: Any) -> None:
