@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.command import SCRIPT
+from tests.support.command import SCRIPT, arguments_of
 
 START_LIMIT_S = 600.0  # vLLM on a busy machine
 
@@ -32,7 +32,7 @@ class RunningUp:
 
     def child(self, name: str) -> psutil.Process:
         """The child whose command line has `name` in it."""
-        [found] = [child for child in self.children if any(name in part for part in child.cmdline())]
+        [found] = [child for child in self.children if any(name in part for part in arguments_of(child))]
         return found
 
     def stop(self, number: int = signal.SIGINT, timeout_s: float = 40.0) -> int:

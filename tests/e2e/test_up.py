@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.e2e.pasted import run_pasted
-from tests.support.command import SCRIPT
+from tests.support.command import SCRIPT, arguments_of
 from tests.support.http_server import Reply, answering
 from tests.support.manifests import arm, external, pair_yaml
 from tests.support.polling import eventually
@@ -78,7 +78,7 @@ def test_temporary_folder_with_characters_of_the_shell_serves_and_sigterm_leaves
     odd.mkdir()
     monkeypatch.setenv("TMPDIR", str(odd))
     up = start_up()
-    [triton] = [child for child in up.children if "bin/tritonserver" in " ".join(child.cmdline())]
+    [triton] = [child for child in up.children if "bin/tritonserver" in " ".join(arguments_of(child))]
     folder = Path(triton.cwd())
     assert folder.name.startswith("slipstream-")
     run_pasted(up.commands[1])
@@ -149,7 +149,7 @@ def test_external_pairs_need_no_triton(tmp_path: Path, external_server: str, sta
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(elsewhere(external_server))
     up = start_up("-f", str(manifest))
-    assert not any("triton" in part for child in up.children for part in child.cmdline())
+    assert not any("triton" in part for child in up.children for part in arguments_of(child))
     assert json.loads(run_pasted(up.commands[2])[1])["reason"] == "no_policy"
     assert up.stop() == 0
     assert up.left_behind() == []

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import psutil
+
 from tests.support.polling import PATIENCE_S
 
 SLIPSTREAM = (sys.executable, "-m", "slipstream_tools.cli")
@@ -22,3 +24,11 @@ def run_slipstream(*arguments: str, env: Mapping[str, str] = MappingProxyType({}
     return subprocess.run(
         [*SLIPSTREAM, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment
     )
+
+
+def arguments_of(process: psutil.Process) -> list[str]:
+    """The command line; empty if the process has ended. Watchdogs of servers start a process for each look."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import psutil
 
+from tests.support.command import arguments_of
+
 _QUIET_S = 0.08
 _QUIET_NS = 1_500_000
 _POLL_S = 0.004
@@ -62,7 +64,7 @@ class Engine:
 
     def __init__(self, triton_pid: int) -> None:
         children = psutil.Process(triton_pid).children(recursive=True)
-        [stub] = [child for child in children if _STUB in child.name() or _STUB in " ".join(child.cmdline()[:1])]
+        [stub] = [child for child in children if _STUB in " ".join(arguments_of(child)[:1])]
         self._tasks = Path(f"/proc/{stub.pid}/task")
 
     def cpu_ns(self) -> int:

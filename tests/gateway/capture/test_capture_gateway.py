@@ -18,6 +18,7 @@ from slipstream_gateway.capture.store import CaptureStore
 
 from tests.gateway.capture.captures import rows_of
 from tests.gateway.serving.test_triton_serving import SUMMARY
+from tests.support.command import arguments_of
 from tests.support.gateway_process import Process
 from tests.support.polling import PATIENCE_S, eventually
 from tests.support.ports import lasting_ports
@@ -46,7 +47,7 @@ class Served:
 
     def writer(self) -> psutil.Process | None:
         children = psutil.Process(self.process.child.pid).children(recursive=True)
-        return next((child for child in children if "slipstream_gateway.capture.writer" in child.cmdline()), None)
+        return next((child for child in children if "slipstream_gateway.capture.writer" in arguments_of(child)), None)
 
     def counts(self) -> dict[str, float]:
         """The answers drawn for capture, by result."""

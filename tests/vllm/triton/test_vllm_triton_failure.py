@@ -15,6 +15,7 @@ from slipstream_tools.up.triton_server import TritonServer
 from slipstream_tools.up.vllm_environment import VllmInstall
 
 from tests.contract.engine_client import COMPLETION, Engine, Refused
+from tests.support.command import arguments_of
 from tests.support.engines import engine_in_triton
 from tests.vllm.triton.conftest import START_TIMEOUT_S, model_of, ready
 
@@ -107,7 +108,7 @@ def _kill_engine(server: TritonServer) -> None:
     engines = [
         child
         for child in psutil.Process(server.child.pid).children(recursive=True)
-        if "EngineCore" in " ".join(child.cmdline())
+        if "EngineCore" in " ".join(arguments_of(child))
     ]
     assert engines
     for engine in engines:
