@@ -12,13 +12,19 @@ from slipstream_core.errors import SlipstreamError
 
 _log = logging.getLogger(__name__)
 
+_AGAIN_S = 5.0  # longer than a task's own end takes
+
 
 async def cancel(*tasks: asyncio.Future[Any] | None) -> None:
-    """Cancels `tasks` and returns once all have ended; their errors are dropped."""
-    running = [task for task in tasks if task is not None]
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+    """Cancels `tasks` and returns once all have ended; their errors are dropped. A library may lose a cancellation, as
+    grpc.aio did where a call ended at that moment, so it is repeated."""
+    given = [task for task in tasks if task is not None]
+    running = {task for task in given if not task.done()}
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=_AGAIN_S)
+    await asyncio.gather(*given, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from slipstream_core import tasks
 from slipstream_core.errors import UpstreamFailed
 from slipstream_core.tasks import beside
 
@@ -27,3 +28,23 @@ async def test_unforeseen_errors_are_logged_while_the_context_is_open(
         found = [record.exc_info[0].__name__ for record in caplog.records if record.exc_info and record.exc_info[0]]
         assert found == logged
     assert task.done()
+
+
+async def test_a_cancellation_that_a_library_loses_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "_AGAIN_S", 0.01)
+    lost: list[asyncio.CancelledError] = []
+
+    async def work() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as exc:
+                if lost:
+                    raise
+                lost.append(exc)
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    await tasks.cancel(task, None)
+    assert task.cancelled()
+    assert lost

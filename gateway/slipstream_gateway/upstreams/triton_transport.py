@@ -149,8 +149,10 @@ class PipedResponse:
         try:
             message = await self._call.read()
         except grpc.RpcError as exc:
+            _raise_lost_cancellation()
             raise rpc_error(exc) from None
         if message is grpc.aio.EOF:
+            _raise_lost_cancellation()
             raise UpstreamFailed("The upstream ended its answer prematurely.")
         if message is None:  # gRPC has logged the parse error
             raise UpstreamFailed("The upstream sent a malformed message.")
@@ -178,3 +180,11 @@ class PipedResponse:
 
 async def _one(message: service_pb2.ModelInferRequest) -> Any:
     yield message
+
+
+def _raise_lost_cancellation() -> None:
+    """Cancelling a task while it reads cancels gRPC's own task that begins the call. That one ends without an error,
+    and if the call has just failed, only its failure is raised."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

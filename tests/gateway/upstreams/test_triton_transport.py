@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from slipstream_core.errors import SlipstreamError, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
-from slipstream_gateway.upstreams.triton_transport import TritonTransport
+from slipstream_gateway.upstreams.triton_transport import PipedResponse, TritonTransport
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.support.polling import PATIENCE_S, soon
@@ -141,3 +141,29 @@ async def test_what_nobody_reads_any_more_is_cancelled(triton: tuple[Triton, Tri
     with pytest.raises(UpstreamTimeout, match="in time"):
         await transport.fetch("GET", "slipstream", {}, timeout_s=0.2)
     await soon(lambda: server.cancelled == 2)
+
+
+class Losing:
+    """A call that ends as gRPC's does where it fails while its reader is cancelled: without the cancellation."""
+
+    def __init__(self) -> None:
+        self.is_read = asyncio.Event()
+
+    async def read(self) -> object:
+        self.is_read.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return grpc.aio.EOF
+        raise AssertionError("nothing wakes it")
+
+    def cancel(self) -> None: ...
+
+
+async def test_a_cancellation_that_grpc_loses_ends_the_reader() -> None:
+    call = Losing()
+    reading = asyncio.create_task(PipedResponse(call).read_head())
+    await call.is_read.wait()
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert reading.cancelled()
