@@ -49,9 +49,10 @@ class _Line(Generic[T]):
         self.entries: dict[int, Entry[T]] = {}
 
     def until(self, start: float) -> int:
-        """The maximum number of entries that start at `start` or earlier: they are at least one apart."""
-        first = next(iter(self.entries.values()), None)
-        return 0 if first is None else max(0, min(len(self.entries), int(start - first.start) + 1))
+        """The maximum number of the entries, of which there are some, that start at `start` or earlier: they are at
+        least one apart."""
+        first = next(iter(self.entries.values()))
+        return max(0, min(len(self.entries), int(start - first.start) + 1))
 
 
 class FairQueue(Generic[T]):
@@ -72,7 +73,9 @@ class FairQueue(Generic[T]):
         """The maximum number of the present entries that would be served before a new one of `key`."""
         rank = _RANKS[priority]
         start = self._start(rank, key)
-        return sum(self._waiting[:rank]) + sum([line.until(start) for line in self._lines[rank].values()])
+        return sum(self._waiting[:rank]) + sum(
+            [line.until(start) for line in self._lines[rank].values() if line.entries]
+        )
 
     def push(self, item: T, *, priority: Priority, key: str) -> Entry[T]:
         rank = _RANKS[priority]

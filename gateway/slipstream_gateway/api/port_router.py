@@ -88,10 +88,11 @@ class PortRouter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             trim_headers(scope)
-        server = scope.get("server")
-        is_admins = self._admin is not None and server is not None and server[1] == self._admin_port
-        endpoint = self._admin if self._admin is not None and is_admins else self._public.endpoint(scope)
-        await endpoint(scope, receive, send)
+        admin, server = self._admin, scope.get("server")
+        if admin is None or server is None or server[1] != self._admin_port:
+            await self._public.endpoint(scope)(scope, receive, send)
+        else:
+            await admin(scope, receive, send)
 
 
 def application(routes: Sequence[BaseRoute]) -> Starlette:

@@ -71,7 +71,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_bytes = 0
         self._message_bytes = 0  # size of a head, then of a body with framing, in the pieces before this one
         self._held_bytes = 0  # size taken from the worker's `free_bytes`
-        self._credential = b""  # which that size counts for; empty: none
+        self._credential = b""  # the one that `_held_bytes` is counted for; empty: none
         self._timer: asyncio.TimerHandle | None = None
         self._discards_input = False
 

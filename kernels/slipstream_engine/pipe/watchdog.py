@@ -74,7 +74,7 @@ class TritonCalls:
         self._is_running = False
 
     def are_stuck(self) -> bool:
-        """Asked at each heartbeat: whether the same call was running at the last seven."""
+        """Whether the call that runs now ran at the seven heartbeats before, too. Asked once at each heartbeat."""
         number = self._number if self._is_running else -1
         self._beats = self._beats + 1 if number == self._seen else 0
         self._seen = number
