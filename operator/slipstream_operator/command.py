@@ -20,7 +20,8 @@ from slipstream_core.settings import NO_GRANTS
 
 from slipstream_operator.settings import OperatorSettings
 
-_EXIT_S = 8.0  # longer than the watch's own end
+_EXIT_S = 8.0  # after a failure; longer than the watch's own end
+_END_S = 25.0  # after a signal; Kubernetes kills after 30 s
 _PACKAGES = ("kopf", "kubernetes", "prometheus_client", "redis")
 
 
@@ -51,18 +52,28 @@ def run(args: argparse.Namespace) -> int:
 
     async def until_signalled() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+
+        def end() -> None:
+            if not stop.is_set():
+                exits.append(_exit_in_time(_END_S, f"it has not ended within {_END_S:g} s of the signal"))
+            stop.set()
+
+        def heed_signals() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, end)
+
+        heed_signals()
         try:
-            while await operate(settings, stop=stop):
+            while await operate(settings, stop=stop, heed_signals=heed_signals):
                 pass
         except Exception as exc:
-            exits.append(_exit_in_time(exc))
+            reason = f"the operator cannot continue: {exc or type(exc).__name__}"
+            exits.append(_exit_in_time(_EXIT_S, reason))
             if isinstance(exc, SlipstreamError):
                 raise
             # The top of the process: Kubernetes restarts it, and the log must have the reason.
             logging.getLogger(__name__).exception("the operator cannot continue")
-            raise CommandError(f"the operator cannot continue: {exc or type(exc).__name__}") from exc
+            raise CommandError(reason) from exc
 
     try:
         asyncio.run(until_signalled())
@@ -72,15 +83,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _exit_in_time(exc: Exception) -> threading.Timer:
-    """Ends the process if its tasks do not end: some of kopf's wait for credentials, and ignore that they are
-    cancelled. Its own limit is longer, and gives no reason."""
+def _exit_in_time(after_s: float, reason: str) -> threading.Timer:
+    """Ends the process with `reason` if its tasks have not ended `after_s` from now: some of kopf's wait for
+    credentials, and ignore that they are cancelled."""
 
     def end() -> None:
-        logs.tell(f"slipstream: error: the operator cannot continue: {exc or type(exc).__name__}", logging.ERROR)
+        logs.tell(f"slipstream: error: {reason}", logging.ERROR)
         os._exit(1)
 
-    timer = threading.Timer(_EXIT_S, end)
+    timer = threading.Timer(after_s, end)
     timer.daemon = True
     timer.start()
     return timer

@@ -32,10 +32,12 @@ async def operate(
     settings: OperatorSettings,
     *,
     stop: asyncio.Event,
+    heed_signals: Callable[[], None],
     on_write: Callable[[str, str], None] | None = None,
 ) -> bool:
-    """Run until `stop` is set, or a signal ends the watch. `on_write` is called after each successful write with its
-    HTTP method and path. True: the cluster has other kinds since, and the caller should run it again.
+    """Run until `stop` is set, by the signal handlers that `heed_signals` sets. `on_write` is called after each
+    successful write with its HTTP method and path. True: the cluster has other kinds since, and the caller should run
+    it again.
 
     Raises:
         CommandError: no cluster is configured.
@@ -67,6 +69,7 @@ async def operate(
                 observe=controller.observe,
                 login=lambda: load_credentials(settings.kubeconfig or default_kubeconfig(), context=settings.context),
                 patience_s=settings.patience_s,
+                heed_signals=heed_signals,
             )
             parts = [controller.run(), watch, _gather(evidence)]
             if leadership is not None:

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import psutil
 
+from tests.support.command import has_ended
 from tests.support.doc_blocks import Block
 from tests.support.polling import eventually
 
@@ -70,7 +72,9 @@ class Shell:
             yield
         finally:
             if process.poll() is None:
+                started = psutil.Process(process.pid).children(recursive=True)
                 os.killpg(process.pid, signal.SIGTERM)
+                until(lambda: all(map(has_ended, started)), log.read_text)  # the shell ends before them
             process.wait(TIMEOUT_S)
 
 

@@ -29,9 +29,13 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     async def run() -> None:
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        await operate(settings, stop=stop, on_write=count)
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        await operate(
+            settings,
+            stop=stop,
+            heed_signals=lambda: loop.add_signal_handler(signal.SIGTERM, stop.set),
+            on_write=count,
+        )
 
     asyncio.run(run())
 

@@ -32,3 +32,11 @@ def arguments_of(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.NoSuchProcess:
         return []
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Also of a process that its parent has not waited for."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -21,7 +21,6 @@ Observe = Callable[[str | None, KubeObject], None]
 
 _BEARER = "bearer"
 _STOP_S = 5.0
-_ENDED_BY_SIGNAL = "stop-flag checker"  # the name of kopf's task that a signal ends
 
 
 class _NoDiff(kopf.DiffBaseStorage):
@@ -60,7 +59,9 @@ def settings(resources: Iterable[Resource], *, patience_s: float) -> kopf.Operat
     # Both save memory: each object has a task until this long after its last event, and lists have thousands of them.
     chosen.queueing.idle_timeout = 0.1
     chosen.queueing.worker_limit = 100
-    chosen.process.ultimate_exiting_timeout = 25.0  # a hung exit ends before the 30 s after which Kubernetes kills
+    # Else kopf kills the process this long after its tasks were cancelled. A process that watches again, because the
+    # cluster has other kinds, does not end; `command` limits a true exit.
+    chosen.process.ultimate_exiting_timeout = None
     chosen.persistence.finalizer = "slipstream.dev/unused"
     chosen.persistence.diffbase_storage = _NoDiff()
     chosen.peering.standalone = True  # peering is not leader election: with equal priority all operators pause
@@ -86,10 +87,15 @@ def registry(
 
 
 async def watch(
-    scopes: Scopes, *, observe: Observe, login: Callable[[], Awaitable[Credentials]], patience_s: float
+    scopes: Scopes,
+    *,
+    observe: Observe,
+    login: Callable[[], Awaitable[Credentials]],
+    patience_s: float,
+    heed_signals: Callable[[], None],
 ) -> None:
-    """Pass every event of the kinds in `scopes` to `observe`, until cancelled or until the process gets SIGTERM or
-    SIGINT, which kopf handles.
+    """Pass every event of the kinds in `scopes` to `observe`, until cancelled. `heed_signals` sets the process's own
+    signal handlers again, which kopf has replaced.
 
     Raises:
         Exception: kopf's or the API server's, after which the watch cannot continue.
@@ -104,13 +110,13 @@ async def watch(
             clusterwide=None in scope,
             namespaces=[namespace for namespace in scope if namespace is not None],
         )
+        heed_signals()  # those of kopf would end this watch alone, and nothing once it has ended
     try:
         # Not `kopf.run_tasks`: in the end it cancels every task of the loop, also those of the rest of the operator.
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
-        if not any(task.get_name() == _ENDED_BY_SIGNAL for task in done):
-            raise OperatorError("the watch ended unexpectedly")
+        raise OperatorError("the watch ended unexpectedly")
     finally:
         for task in tasks:
             task.cancel()

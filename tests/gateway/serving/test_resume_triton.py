@@ -15,7 +15,7 @@ from slipstream_core.settings import Deadlines, HealthSettings, OverloadSettings
 
 from tests.support.breaking_network import Cut
 from tests.support.manifests import arm, external, pair_yaml
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, eventually
 
 CONNECT_S = 15.0
 PROMPT = "Summarize the call for the CRM: reason, agent actions, outcome, next step.\n\nCustomer: My invoice is wrong."
@@ -61,7 +61,9 @@ def read(events: Iterable[str]) -> Answer:
 
 
 def ask(url: str, mode: str, disturb: Callable[[], None] = lambda: None, **more: Any) -> Answer:
-    """Streams an answer; `disturb` is called when its first event is here."""
+    """Streams an answer; `disturb` is called when its first event is here. Waits first for the servers whose
+    connections an earlier test has broken."""
+    eventually(lambda: httpx.get(f"{url}/health/ready", timeout=PATIENCE_S).status_code == 200)
     body = {
         "model": "slipstream-embedded",
         "messages": [{"role": "user", "content": PROMPT}],

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from slipstream_tools.up.processes import Child
 
+from tests.support.command import has_ended
 from tests.support.polling import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
@@ -69,7 +70,7 @@ def test_stop_ends_a_stubborn_child_and_its_children(tmp_path: Path) -> None:
     child.stop(timeout_s=0.2)
     assert child.exit_status() is not None
     psutil.wait_procs([grandchild], timeout=PATIENCE_S)
-    assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
+    assert has_ended(grandchild)
 
 
 def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent.kill()
     parent.communicate(timeout=PATIENCE_S)
     psutil.wait_procs([child], timeout=PATIENCE_S)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    assert has_ended(child)
 
 
 def test_priority_is_lowered_for_the_whole_session(tmp_path: Path) -> None:
