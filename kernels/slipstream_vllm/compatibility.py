@@ -51,7 +51,6 @@ SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.core.sched.scheduler", "Scheduler._update_after_schedule"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.add_request"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.make_spec_decoding_stats"),
-    ("vllm.v1.core.sched.scheduler", "Scheduler.make_stats"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.schedule"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.update_from_output"),
 )
