@@ -1,8 +1,8 @@
-"""Counters from the engine to vLLM's `/metrics`: drafts by class, draft length and source; tokens and engine time by class.
+"""Counters from the engine to vLLM's `/metrics`.
 
-The scheduler counts each verified draft where vLLM counts it, so the sums over labels equal vLLM's own
-`vllm:spec_decode_num_*` counters. The counts of a step are part of `SchedulerStats`, which vLLM sends to one API server
-only.
+Drafts are counted by class, draft length and source, tokens and engine time by class. The scheduler counts each
+verified draft where vLLM counts it, so the sums over labels equal vLLM's own `vllm:spec_decode_num_*` counters. The
+counts of a step are part of `SchedulerStats`, which vLLM sends to one API server only.
 """
 
 from __future__ import annotations

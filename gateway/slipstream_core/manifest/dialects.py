@@ -33,8 +33,8 @@ class CountsForm(StrEnum):
     the target's passes, the prompt's included (`getAvgDecodedTokensPerIter`, `cpp/include/tensorrt_llm/batch_manager/
     llmRequest.h`). Draft tokens are not reported: each pass has a chain of `max_draft_len` of them
     (`docs/source/features/speculative-decoding.md`).
-    `TIMINGS`: `timings.draft_n` and `timings.draft_n_accepted` of the answer, or of its last event. Both are left out if
-    nothing was drafted. Steps are not reported: each gives its accepted tokens and one more.
+    `TIMINGS`: `timings.draft_n` and `timings.draft_n_accepted` of the answer, or of its last event. Both are left out
+    if nothing was drafted. Steps are not reported: each gives its accepted tokens and one more.
     """
 
     SPEC_TOKENS_DETAILS = "spec_tokens_details"

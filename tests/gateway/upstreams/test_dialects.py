@@ -197,7 +197,9 @@ def choices(*averages: object) -> bytes:
 
 
 def timings(**counts: object) -> bytes:
-    return json.dumps({"choices": [], "usage": {"completion_tokens": 12}, "timings": {"predicted_n": 12} | counts}).encode()
+    return json.dumps(
+        {"choices": [], "usage": {"completion_tokens": 12}, "timings": {"predicted_n": 12} | counts}
+    ).encode()
 
 
 def details(**counts: object) -> bytes:
