@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from operator import sub
 from typing import Any, NamedTuple
 
 from prometheus_client import Counter, Gauge
@@ -82,11 +81,11 @@ class StepCounts:
         self._rows = {}
         now = {label: (totals.tokens, totals.steps, totals.engine_s) for label, totals in self.totals.items()}
         before, self._taken = self._taken, now
-        classes = [
-            (label, *map(sub, counts, before.get(label, (0, 0, 0.0))))
-            for label, counts in now.items()
-            if counts != before.get(label)
-        ]
+        classes: list[ClassRow] = []
+        for label, (tokens, steps, engine_s) in now.items():
+            had = before.get(label, (0, 0, 0.0))
+            if had != now[label]:
+                classes.append((label, tokens - had[0], steps - had[1], engine_s - had[2]))
         return Counted(drafts, classes)
 
     def _label(self, request_class: str | None) -> str:
@@ -121,9 +120,11 @@ def observe(counted: Counted) -> None:
     for request_class, draft_length, source, *counts in counted.drafts:
         for counter, count in zip(_draft_counters(), counts, strict=True):
             counter.labels(request_class, str(draft_length), source).inc(count)
-    for request_class, *counts in counted.classes:
-        for counter, count in zip(_class_counters(), counts, strict=True):
-            counter.labels(request_class).inc(count)
+    tokens, steps, seconds = _class_counters()
+    for request_class, token_count, step_count, engine_s in counted.classes:
+        tokens.labels(request_class).inc(token_count)
+        steps.labels(request_class).inc(step_count)
+        seconds.labels(request_class).inc(engine_s)
 
 
 def observe_limit(limit: int) -> None:
