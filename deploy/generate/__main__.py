@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deploy.generate.dashboards import overview, speculation
 from deploy.generate.dashboards_platform import access, operator
+from deploy.generate.dashboards_plugin import plugin
 from deploy.generate.dashboards_vllm import vllm
 from deploy.generate.grafana import Json
 from deploy.generate.serving import serving
@@ -23,6 +24,7 @@ def dashboards() -> dict[str, Json]:
         "slipstream-speculation.json": speculation(),
         "slipstream-serving.json": serving(),
         "slipstream-vllm.json": vllm(),
+        "slipstream-plugin.json": plugin(),
         "slipstream-access.json": access(),
         "slipstream-operator.json": operator(),
     }

@@ -51,7 +51,6 @@ SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.core.sched.scheduler", "Scheduler._update_after_schedule"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.add_request"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.make_spec_decoding_stats"),
-    ("vllm.v1.core.sched.scheduler", "Scheduler.make_stats"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.schedule"),
     ("vllm.v1.core.sched.scheduler", "Scheduler.update_from_output"),
 )
@@ -122,6 +121,7 @@ def check_configuration(vllm_config: Any) -> None:
             "no drafts by request and has no control routes; unset it."
         )
     _check_ranks(vllm_config)
+    _check_stages(vllm_config)
     _check_losslessness(vllm_config)
     if settings.acceptance(vllm_config) == "equality":
         _check_equality(vllm_config)
@@ -140,6 +140,29 @@ def _check_ranks(vllm_config: Any) -> None:
             f"data_parallel_size {vllm_config.parallel_config.data_parallel_size} and a mixture of experts: draft with "
             "a head, or set VLLM_USE_V2_MODEL_RUNNER=0."
         )
+
+
+def _check_stages(vllm_config: Any) -> None:
+    """Raises: `UnsupportedServerError` if vLLM itself ends when it drafts beside the stages of a pipeline.
+
+    On V1 the first stages look for the drafter, which the last stage alone has. On V2 the last stage loads its part of
+    a draft model alone, and the first ones of a synchronous engine do not know which drafts they verify.
+    """
+    speculative, stages = vllm_config.speculative_config, vllm_config.parallel_config.pipeline_parallel_size
+    if speculative is None or stages == 1:
+        return
+    if not vllm_config.use_v2_model_runner:
+        drafts, remedy = "drafts on its V1 model runner", "set VLLM_USE_V2_MODEL_RUNNER=1"
+    elif speculative.uses_draft_model():
+        drafts, remedy = "a draft model", "draft with a head or n-grams"
+    elif not vllm_config.scheduler_config.async_scheduling:
+        drafts, remedy = "drafts with synchronous scheduling", "remove --no-async-scheduling"
+    else:
+        return
+    raise UnsupportedServerError(
+        f"vLLM {vllm_version()} does not support {drafts} with pipeline_parallel_size {stages}: {remedy}, or start the "
+        "server without a speculative configuration."
+    )
 
 
 def _check_losslessness(vllm_config: Any) -> None:

@@ -1,18 +1,18 @@
-"""Counters by request class, draft length and source, from the engine to vLLM's `/metrics`.
+"""Counters from the engine to vLLM's `/metrics`.
 
-The scheduler counts each verified draft where vLLM counts it, so the sums over labels equal vLLM's own
-`vllm:spec_decode_num_*` counters. The rows of a step are part of `SchedulerStats`, which vLLM sends to one API server
-only.
+Drafts are counted by class, draft length and source, tokens and engine time by class. The scheduler counts each
+verified draft where vLLM counts it, so the sums over labels equal vLLM's own `vllm:spec_decode_num_*` counters. The
+counts of a step are part of `SchedulerStats`, which vLLM sends to one API server only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 from slipstream_vllm.classes import UNLABELLED
 from slipstream_vllm.hooks import wrap
@@ -24,8 +24,17 @@ MAX_CLASSES = 64
 OTHER = "other"
 COPY, DRAFTER = "copy", "drafter"
 
-Row = tuple[str, int, str, int, int, int]
+DraftRow = tuple[str, int, str, int, int, int]
 """Class, draft length, source (`COPY` or `DRAFTER`), drafts, draft tokens, accepted tokens."""
+ClassRow = tuple[str, int, int, float]
+"""Class, tokens, steps, engine time in seconds."""
+
+
+class Counted(NamedTuple):
+    """The growth of all counts since the last one."""
+
+    drafts: Sequence[DraftRow]
+    classes: Sequence[ClassRow]
 
 
 @dataclass
@@ -50,6 +59,7 @@ class StepCounts:
         self.totals: dict[str, ClassTotals] = {}
         self._classes = {UNLABELLED, OTHER}
         self._rows: dict[tuple[str, int, str], tuple[int, int, int]] = {}
+        self._taken: dict[str, tuple[int, int, float]] = {}
 
     def add(self, request_class: str | None, draft_length: int, source: str, drafted: int, accepted: int) -> None:
         totals = self.of(request_class)
@@ -66,10 +76,17 @@ class StepCounts:
             self.totals[label] = ClassTotals()
         return self.totals[label]
 
-    def take(self) -> list[Row]:
-        rows = [(*key, *counts) for key, counts in self._rows.items()]
+    def take(self) -> Counted:
+        drafts = [(*key, *counts) for key, counts in self._rows.items()]
         self._rows = {}
-        return rows
+        now = {label: (totals.tokens, totals.steps, totals.engine_s) for label, totals in self.totals.items()}
+        before, self._taken = self._taken, now
+        classes: list[ClassRow] = []
+        for label, (tokens, steps, engine_s) in now.items():
+            had = before.get(label, (0, 0, 0.0))
+            if had != now[label]:
+                classes.append((label, tokens - had[0], steps - had[1], engine_s - had[2]))
+        return Counted(drafts, classes)
 
     def _label(self, request_class: str | None) -> str:
         if request_class is None or request_class in self._classes:
@@ -91,26 +108,54 @@ def _counted(record: Callable[..., Any]) -> Callable[..., Any]:
     def record_counts(self: Any, scheduler_stats: Any, *args: Any, **kwargs: Any) -> Any:
         carried = scheduler_stats.kv_connector_stats if scheduler_stats is not None else None
         if carried and COUNTS_KEY in carried:
-            observe(carried.pop(COUNTS_KEY))
+            observe(Counted(*carried.pop(COUNTS_KEY)))
             scheduler_stats.kv_connector_stats = carried or None
         return record(self, scheduler_stats, *args, **kwargs)
 
     return record_counts
 
 
-def observe(rows: Iterable[Row]) -> None:
-    """Add the rows of one step to the counters of this process."""
-    drafts, drafted, accepted = _counters()
-    for request_class, draft_length, source, *counts in rows:
-        for counter, count in zip((drafts, drafted, accepted), counts, strict=True):
+def observe(counted: Counted) -> None:
+    """Add the counts of one step to the counters of this process."""
+    for request_class, draft_length, source, *counts in counted.drafts:
+        for counter, count in zip(_draft_counters(), counts, strict=True):
             counter.labels(request_class, str(draft_length), source).inc(count)
+    tokens, steps, seconds = _class_counters()
+    for request_class, token_count, step_count, engine_s in counted.classes:
+        tokens.labels(request_class).inc(token_count)
+        steps.labels(request_class).inc(step_count)
+        seconds.labels(request_class).inc(engine_s)
+
+
+def observe_limit(limit: int) -> None:
+    """Show the server's present limit."""
+    _limit_gauge().set(limit)
 
 
 @cache
-def _counters() -> tuple[Counter, Counter, Counter]:
+def _draft_counters() -> tuple[Counter, Counter, Counter]:
     labels = ("request_class", "draft_length", "source")
     return (
         Counter("slipstream_vllm_drafts", "Drafts that were verified.", labels),
         Counter("slipstream_vllm_draft_tokens", "Draft tokens that were verified.", labels),
         Counter("slipstream_vllm_accepted_tokens", "Draft tokens that were accepted.", labels),
+    )
+
+
+@cache
+def _class_counters() -> tuple[Counter, Counter, Counter]:
+    labels = ("request_class",)
+    return (
+        Counter("slipstream_vllm_tokens", "Generated tokens.", labels),
+        Counter("slipstream_vllm_steps", "Steps that gave a request tokens.", labels),
+        Counter("slipstream_vllm_engine_seconds", "Engine time.", labels),
+    )
+
+
+@cache
+def _limit_gauge() -> Gauge:
+    return Gauge(
+        "slipstream_vllm_draft_limit",
+        "Upper bound for the draft length of every request; 0: nothing is drafted.",
+        multiprocess_mode="mostrecent",
     )

@@ -30,7 +30,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from vllm.logger import init_logger
 
-from slipstream_vllm import __version__, admission, compatibility, settings, watchdog
+from slipstream_vllm import __version__, admission, compatibility, counters, settings, watchdog
 from slipstream_vllm.class_file import ClassFile
 from slipstream_vllm.class_report import by_class
 from slipstream_vllm.draft_length import checked_length
@@ -84,6 +84,7 @@ class ControlRoutes:
             if file is not None:
                 admission.install_rules(file)
             watchdog.install()
+            counters.observe_limit(engine_client.vllm_config.num_speculative_tokens)
             state.slipstream = Control(
                 engine_client, token=settings.control_token(), api_keys=_api_keys(args), class_file=file
             )
@@ -147,7 +148,9 @@ class Control:
 
     async def limit(self, limit: object = "get") -> int | None:
         """Set or read the limit. Returns: the limit in force on every rank."""
-        return (await self.call("slipstream_limit", limit))[0]  # type: ignore[no-any-return]  # msgpack is untyped
+        bound: int | None = (await self.call("slipstream_limit", limit))[0]
+        counters.observe_limit(self.max_draft_length if bound is None else bound)
+        return bound
 
     def classes(self) -> dict[str, object] | None:
         """The file of classes, and the problem of its present version if that is not in use."""

@@ -152,6 +152,7 @@ class DraftLengthScheduler(Scheduler):
         self._time.updated(idle=not self.running)
         self._count_tokens(outputs, charged)
         self._attach_counts(outputs, charged)
+        self._attach_step_counts(outputs)
         return outputs
 
     def _charge(self, scheduler_output: Any, step_s: float) -> dict[str, Any]:
@@ -219,6 +220,12 @@ class DraftLengthScheduler(Scheduler):
             if output.spec_decode_metrics is not None or (params is not None and params.stop):
                 output.spec_decode_metrics = timed(request.spec_decode_metrics, request.slipstream_engine_s)
 
+    def _attach_step_counts(self, outputs: Any) -> None:
+        """Attach what this step counted to its statistics, which exist unless vLLM's are disabled."""
+        for stats in (of_client.scheduler_stats for of_client in outputs.values()):
+            if stats is not None:
+                stats.kv_connector_stats = {**(stats.kv_connector_stats or {}), COUNTS_KEY: self._counts.take()}
+
     def make_spec_decoding_stats(
         self,
         spec_decoding_stats: Any,
@@ -237,12 +244,6 @@ class DraftLengthScheduler(Scheduler):
         return super().make_spec_decoding_stats(
             spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
         )
-
-    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
-        stats = super().make_stats(*args, **kwargs)
-        if stats is not None and (rows := self._counts.take()):
-            stats.kv_connector_stats = {**(stats.kv_connector_stats or {}), COUNTS_KEY: rows}
-        return stats
 
     # Control methods, called between two steps.
 

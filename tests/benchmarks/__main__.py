@@ -35,6 +35,7 @@ BENCHMARKS = {
     "never_slower": Benchmark("classes beside a server that never speculates, by load and by `protect`"),
     "predicted_saving": Benchmark("predicted against measured savings, from runs of slipstream bench", needs_file=True),
     "ext_proc_floods": Benchmark("a worker's health while clients of the filter's gRPC server flood it"),
+    "vllm_crossing": Benchmark("streams of one vLLM that cross the load at which draft lengths change"),
     "litellm": Benchmark("what the callback adds to a request through LiteLLM"),
     "redaction": Benchmark("the time that redacting 1 MB of hostile text takes"),
     "console": Benchmark("the console's weight and first paint"),

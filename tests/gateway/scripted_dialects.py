@@ -1,4 +1,4 @@
-"""SGLang and TensorRT-LLM (`trtllm-serve`) as scripts over real sockets, because both need GPUs.
+"""SGLang, TensorRT-LLM (`trtllm-serve`) and llama.cpp (`llama-server`) as scripts over real sockets.
 
 Their answers have the shapes that their code writes, in the versions that `slipstream_core.manifest.dialects` names:
 which parameters are refused or ignored, which fields are null or left out, and where the draft counts are. Every answer
@@ -227,7 +227,63 @@ class ScriptedTrtllm(ScriptedDialect):
         return event(head | {"choices": choices} | more)
 
 
-DIALECTS: dict[str, type[ScriptedDialect]] = {"sglang": ScriptedSglang, "trtllm": ScriptedTrtllm}
+class ScriptedLlamaCpp(ScriptedDialect):
+    """llama.cpp. Unknown parameters are ignored. The last event of a stream has the timings, and the usage if it was
+    requested."""
+
+    ready_path = "/health"
+    _usage = usage(prompt_tokens_details={"cached_tokens": 0})
+
+    def chat(self, body: Json) -> Json:
+        message = {"role": "assistant", "content": "".join(WORDS)}
+        choice = {"finish_reason": "stop", "index": 0, "message": message}
+        return self._object(body, "chat.completion", [choice], usage=self._usage, timings=self._timings)
+
+    def completion(self, body: Json) -> Json:
+        choice = {"text": "".join(WORDS), "index": 0, "logprobs": None, "finish_reason": "length"}
+        return self._object(body, "text_completion", [choice], usage=self._usage, timings=self._timings)
+
+    def chunks(self, body: Json) -> Iterator[bytes]:
+        yield self._chunk(body, {"role": "assistant", "content": None})
+        for word in WORDS:
+            yield self._chunk(body, {"content": word})
+        if (body.get("stream_options") or {}).get("include_usage"):
+            yield self._chunk(body, {}, finish="stop")
+            last = self._object(body, "chat.completion.chunk", [], usage=self._usage, timings=self._timings)
+            yield event(last)
+        else:
+            yield self._chunk(body, {}, finish="stop", timings=self._timings)
+
+    @property
+    def _timings(self) -> Json:
+        drafts = {"draft_n": STEPS * DRAFT_TOKENS, "draft_n_accepted": ACCEPTED}
+        base = {
+            "cache_n": 0,
+            "prompt_n": len(PROMPT_IDS),
+            "prompt_ms": 12.5,
+            "prompt_per_token_ms": 4.166666666666667,
+            "prompt_per_second": 240.0,
+            "predicted_n": len(WORDS),
+            "predicted_ms": 96.0,
+            "predicted_per_token_ms": 8.0,
+            "predicted_per_second": 125.0,
+        }
+        return base | (drafts if self.speculates else {})
+
+    def _chunk(self, body: Json, delta: Json, *, finish: str | None = None, **more: Any) -> bytes:
+        choice = {"finish_reason": finish, "index": 0, "delta": delta}
+        return event(self._object(body, "chat.completion.chunk", [choice], **more))
+
+    def _object(self, body: Json, kind: str, choices: list[Json], **more: Any) -> Json:
+        head = {"choices": choices, "created": 1, "model": body["model"], "system_fingerprint": "b10798-aa6192d3"}
+        return head | {"object": kind, "id": "chatcmpl-q7Yw"} | more
+
+
+DIALECTS: dict[str, type[ScriptedDialect]] = {
+    "sglang": ScriptedSglang,
+    "trtllm": ScriptedTrtllm,
+    "llamacpp": ScriptedLlamaCpp,
+}
 
 
 def pair_text(dialect: str, *, plain: str, speculative: str) -> str:

@@ -32,8 +32,8 @@ def test_the_record_has_every_hook_of_every_tested_release() -> None:
 
 
 def test_a_changed_and_a_missing_function_are_named_and_comments_do_not_count(tmp_path: Path) -> None:
-    method = "class Scheduler:\n    def schedule(self):\n        return {}\n    def make_stats(self): ...\n"
+    method = "class Scheduler:\n    def schedule(self):\n        return {}\n    def add_request(self): ...\n"
     before = hashes_of(wheel(tmp_path, method.format(1)))
     assert changes(before, hashes_of(wheel(tmp_path, f"# New.\n{method.format(1)}"))) == []
-    after = hashes_of(wheel(tmp_path, method.format(2).replace("make_stats", "make_statistics")))
-    assert changes(before, after) == [f"gone: {SCHEDULER}.make_stats", f"changed: {SCHEDULER}.schedule"]
+    after = hashes_of(wheel(tmp_path, method.format(2).replace("add_request", "add_requests")))
+    assert changes(before, after) == [f"gone: {SCHEDULER}.add_request", f"changed: {SCHEDULER}.schedule"]

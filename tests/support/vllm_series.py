@@ -1,5 +1,5 @@
-"""vLLM's series that dashboards show, with their labels as vLLM 0.32 has them. `tests/vllm/metrics` holds a real server
-against them.
+"""Series of vLLM 0.32 and of the plugin that dashboards show, with their labels. `tests/vllm/metrics` holds a real
+server against them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,18 @@ VLLM_SERIES: dict[str, set[str]] = {
     **dict.fromkeys(_OTHERS, _SERVER),
     "vllm:spec_decode_num_accepted_tokens_per_pos_total": {*_SERVER, "position"},
 }
+_OF_DRAFTS = {"request_class", "draft_length", "source"}
+PLUGIN_SERIES: dict[str, set[str]] = {
+    "slipstream_vllm_accepted_tokens_total": _OF_DRAFTS,
+    "slipstream_vllm_draft_limit": set(),
+    "slipstream_vllm_draft_tokens_total": _OF_DRAFTS,
+    "slipstream_vllm_engine_seconds_total": {"request_class"},
+    "slipstream_vllm_steps_total": {"request_class"},
+    "slipstream_vllm_tokens_total": {"request_class"},
+}
 
 
 def series_in_a_cluster() -> dict[str, set[str]]:
-    """With the label that the chart's ServiceMonitors add."""
-    return {name: labels | {"pair"} for name, labels in VLLM_SERIES.items()}
+    """With the labels that the chart's ServiceMonitors and Prometheus add."""
+    of_vllm = {name: labels | {"pair"} for name, labels in VLLM_SERIES.items()}
+    return of_vllm | {name: labels | {"instance"} for name, labels in PLUGIN_SERIES.items()}

@@ -1,6 +1,6 @@
 """The dialects of OpenAI's API that servers of other engines speak: parameters, draft counts and readiness, as data.
 
-Read in the engines' code. No server of either engine has run with Slipstream, because both need GPUs.
+Read in the engines' code. No server of these engines has run with Slipstream.
 
 - SGLang 0.5.23, the wheel's `sglang/srt`: parameters in `entrypoints/openai/protocol.py`, whose models ignore unknown
   names; draft counts in `managers/tokenizer_manager.py` (`_calculate_spec_decoding_metrics`) and `entrypoints/openai/
@@ -9,6 +9,9 @@ Read in the engines' code. No server of either engine has run with Slipstream, b
 - TensorRT-LLM, main branch of 2026: parameters in `tensorrt_llm/serve/openai_protocol.py` at 0076e9390e1e, whose models
   refuse unknown names; draft counts in `postprocess_handlers.py` at 01bf19231d29; readiness in `openai_server.py` at
   00057725d9a6; sampling with drafts in `docs/source/features/sampling.md` at 05ce57bcac5b.
+- llama.cpp's `llama-server`, main branch of 2026, `tools/server`: parameters in `server-schema.cpp`
+  (`make_llama_cmpl_schema`, where those for a draft length per request are disabled), which ignores unknown names;
+  draft counts in `server-task.cpp` (`result_timings::to_json`).
 """
 
 from __future__ import annotations
@@ -30,10 +33,13 @@ class CountsForm(StrEnum):
     the target's passes, the prompt's included (`getAvgDecodedTokensPerIter`, `cpp/include/tensorrt_llm/batch_manager/
     llmRequest.h`). Draft tokens are not reported: each pass has a chain of `max_draft_len` of them
     (`docs/source/features/speculative-decoding.md`).
+    `TIMINGS`: `timings.draft_n` and `timings.draft_n_accepted` of the answer, or of its last event. Both are left out
+    if nothing was drafted. Steps are not reported: each gives its accepted tokens and one more.
     """
 
     SPEC_TOKENS_DETAILS = "spec_tokens_details"
     AVG_DECODED_TOKENS_PER_ITER = "avg_decoded_tokens_per_iter"
+    TIMINGS = "timings"
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +66,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PENALTIES = frozenset({"frequency_penalty", "presence_penalty", "repetition_penalty"})
-# Parameters of OpenAI's API or of vLLM that neither engine has.
+# Parameters of OpenAI's API or of vLLM that none of the engines has.
 _OF_OTHERS = frozenset(
     {
         "allowed_token_ids",
@@ -134,6 +140,33 @@ DIALECTS: Mapping[DialectName, Dialect] = MappingProxyType(
             scores=False,
             ids_in_traffic=False,
             caches_prefixes=True,  # `KvCacheConfig.enable_block_reuse` is True
+            ready_path="health",
+        ),
+        DialectName.LLAMACPP: Dialect(
+            unsupported=_OF_OTHERS
+            | {
+                "add_special_tokens",
+                "best_of",
+                "chat_template",
+                "documents",
+                "echo",
+                "include_stop_str_in_output",
+                "length_penalty",
+                "min_tokens",
+                "repetition_penalty",  # its name is `repeat_penalty`
+                "return_token_ids",
+                "skip_special_tokens",
+                "spaces_between_special_tokens",
+                "stop_token_ids",
+                "thinking_token_budget",
+                "truncate_prompt_tokens",
+                "use_beam_search",
+            },
+            inexact=_PENALTIES - {"repetition_penalty"},  # not verified with a server
+            counts=CountsForm.TIMINGS,
+            scores=False,
+            ids_in_traffic=False,
+            caches_prefixes=True,  # `cache_prompt` is true
             ready_path="health",
         ),
     }

@@ -47,6 +47,7 @@ class DialectName(StrEnum):
     OPENAI = "openai"
     SGLANG = "sglang"
     TRTLLM = "trtllm"
+    LLAMACPP = "llamacpp"
 
 
 class SlipstreamEngine(Spec, frozen=True, kw_only=True, tag_field="kind", tag="slipstream"):

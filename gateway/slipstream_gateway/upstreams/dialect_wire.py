@@ -64,6 +64,18 @@ class _Choice(msgspec.Struct, frozen=True):
         usage.counted = True
 
 
+class _Timings(msgspec.Struct, frozen=True):
+    """`CountsForm.TIMINGS`."""
+
+    draft_n: Count = 0
+    draft_n_accepted: Count = 0
+
+    def fill(self, usage: Usage, *, output_tokens: int, draft_length: int) -> None:
+        usage.drafted, usage.accepted = self.draft_n, self.draft_n_accepted
+        usage.steps = max(output_tokens - 1 - usage.accepted, 0)  # the prompt's pass gives the first token
+        usage.counted = usage.accepted <= usage.drafted
+
+
 class _Extension(msgspec.Struct):
     spec_tokens_details: _SpecTokensDetails | None = None
 
@@ -76,8 +88,13 @@ class _WithChoices(msgspec.Struct):
     choices: list[_Choice] = []
 
 
+class _WithTimings(msgspec.Struct):
+    timings: _Timings | None = None
+
+
 _decode_extension = msgspec.json.Decoder(_WithExtension).decode
 _decode_choices = msgspec.json.Decoder(_WithChoices).decode
+_decode_timings = msgspec.json.Decoder(_WithTimings).decode
 
 
 def _of_extension(data: bytes) -> _Counts | None:
@@ -90,6 +107,10 @@ def _of_choices(data: bytes) -> _Counts | None:
     return choices[0] if len(choices) == 1 else None
 
 
+def _of_timings(data: bytes) -> _Counts | None:
+    return _decode_timings(data).timings
+
+
 class _Form(NamedTuple):
     """How one form of counts is read. `mark`: an object without it has no counts."""
 
@@ -100,6 +121,7 @@ class _Form(NamedTuple):
 _FORMS: Mapping[CountsForm, _Form] = {
     CountsForm.SPEC_TOKENS_DETAILS: _Form(b'"spec_tokens_details"', _of_extension),
     CountsForm.AVG_DECODED_TOKENS_PER_ITER: _Form(b'"avg_decoded_tokens_per_iter"', _of_choices),
+    CountsForm.TIMINGS: _Form(b'"timings"', _of_timings),
 }
 
 
@@ -183,7 +205,7 @@ def _client_object(data: bytes, usage: Usage, job: Job, dialect: Dialect) -> byt
 
 
 class _DialectReader(ChatReader):
-    """Reads chunks of chat and text completions, and the counts in them. Counts come before the usage."""
+    """Reads chunks of chat and text completions, and the counts in them. Counts come before or with the usage."""
 
     def __init__(self, job: Job, usage: Usage, dialect: Dialect) -> None:
         super().__init__(job, usage)

@@ -1,5 +1,5 @@
-"""Checks of SGLang's and TensorRT-LLM's servers. The servers are scripts that answer as the engines' code does
-(`scripted_dialects`): the engines themselves need GPUs.
+"""Checks of SGLang's, TensorRT-LLM's and llama.cpp's servers. The servers are scripts that answer as the engines' code
+does (`scripted_dialects`).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def check(gateway: Callable[..., Any]) -> Iterator[Check]:
         server.stop()
 
 
-@pytest.mark.parametrize("dialect", ["sglang", "trtllm"])
+@pytest.mark.parametrize("dialect", ["sglang", "trtllm", "llamacpp"])
 def test_server_that_speaks_its_dialect_passes(dialect: str, check: Check) -> None:
-    """Neither engine has `prompt_logprobs`, so that sampled speculation stays unverified."""
+    """No engine has `prompt_logprobs`, so that sampled speculation stays unverified."""
     found = check(dialect)
     assert found["results"] == {
         "greedy_speculation": "pass",

@@ -137,7 +137,7 @@ def test_an_error_names_document_object_field_and_value(path: str, value: object
         ({"endpoints": ["grpc://a:1"]}, "arms.plain.endpoints[0]: must be http://host:port or https://host:port"),
         ({"endpoints": ["http://u:secret@a:1"]}, "arms.plain.endpoints[0]: must not hold credentials"),
         ({"protocol": "grpc"}, "arms.plain.protocol: must be openai or triton, got 'grpc'"),
-        ({"dialect": "tgi"}, "arms.plain.dialect: must be openai, sglang or trtllm, got 'tgi'"),
+        ({"dialect": "tgi"}, "arms.plain.dialect: must be openai, sglang, trtllm or llamacpp, got 'tgi'"),
         (
             {"protocol": "triton", "endpoints": ["grpc://a:1"], "dialect": "sglang"},
             "arms.plain.dialect: has no effect with protocol triton, leave it out, got 'sglang'",

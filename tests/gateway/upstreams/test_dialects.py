@@ -1,5 +1,5 @@
-"""Two pools of SGLang or of TensorRT-LLM behind a gateway. The servers are scripts that answer as the engines' code
-does (`scripted_dialects`): the engines themselves need GPUs.
+"""Two pools of SGLang, of TensorRT-LLM or of llama.cpp behind a gateway. The servers are scripts that answer as the
+engines' code does (`scripted_dialects`).
 """
 
 from __future__ import annotations
@@ -114,8 +114,15 @@ def test_field_that_the_client_set_itself_stays_in_its_answer(serve_dialect: Cal
     assert answer["usage"]["completion_tokens_details"] == COUNTS
 
 
-@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repetition_penalty", "min_p", "logit_bias"])
-@every_dialect
+@pytest.mark.parametrize(
+    ("dialect", "name"),
+    [
+        (dialect, name)
+        for dialect in scripted.DIALECTS
+        for name in ("frequency_penalty", "presence_penalty", "repetition_penalty", "min_p", "logit_bias")
+        if name not in DIALECTS[DialectName(dialect)].unsupported
+    ],
+)
 def test_parameter_that_is_inexact_with_speculation_goes_to_the_plain_pool(
     dialect: str, name: str, serve_dialect: Callable[[str], Served]
 ) -> None:
@@ -150,8 +157,7 @@ def test_parameters_without_effect_reach_no_server_that_refuses_them(serve_diale
 
 @every_dialect
 def test_every_parameter_of_a_dialect_is_as_its_server_has_it(dialect: str) -> None:
-    """The scripted server of TensorRT-LLM has the list of its parameters; the other one ignores what it does not
-    know."""
+    """The scripted server of TensorRT-LLM has the list of its parameters; the others ignore what they do not know."""
     facts = DIALECTS[DialectName(dialect)]
     assert facts.unsupported.isdisjoint(facts.inexact)
     if dialect == "trtllm":
@@ -177,7 +183,7 @@ async def test_readiness_is_asked_for_at_the_path_of_the_engine(dialect: str) ->
         server.stop()
 
 
-SGLANG, TRTLLM = DIALECTS[DialectName.SGLANG], DIALECTS[DialectName.TRTLLM]
+SGLANG, TRTLLM, LLAMACPP = map(DIALECTS.__getitem__, (DialectName.SGLANG, DialectName.TRTLLM, DialectName.LLAMACPP))
 
 
 def job(**more: Any) -> Job:
@@ -188,6 +194,12 @@ def job(**more: Any) -> Job:
 def choices(*averages: object) -> bytes:
     rows = [{"index": 0, "avg_decoded_tokens_per_iter": average} for average in averages]
     return json.dumps({"choices": rows, "usage": {"prompt_tokens": 1, "completion_tokens": 12}}).encode()
+
+
+def timings(**counts: object) -> bytes:
+    return json.dumps(
+        {"choices": [], "usage": {"completion_tokens": 12}, "timings": {"predicted_n": 12} | counts}
+    ).encode()
 
 
 def details(**counts: object) -> bytes:
@@ -207,6 +219,10 @@ def details(**counts: object) -> bytes:
         (SGLANG, details(spec_num_correct_drafts=-1)),
         (SGLANG, details(spec_verify_ct=2**40)),
         (SGLANG, details(spec_num_proposed_drafts=3)),  # fewer than were accepted
+        (LLAMACPP, timings(draft_n=4, draft_n_accepted=5)),
+        (LLAMACPP, timings(draft_n=-1)),
+        (LLAMACPP, timings(draft_n="4")),
+        (LLAMACPP, b'{"choices": [], "timings": null}'),
         (SGLANG, b'{"choices": [], "sglext": {"spec_tokens_details": [{}, {}]}}'),
         (SGLANG, b'{"choices": [], "sglext": null, "x": "spec_tokens_details"}'),
     ],
@@ -217,7 +233,7 @@ def test_counts_that_cannot_be_are_unknown(dialect: Dialect, body: bytes) -> Non
     assert not usage.counted
 
 
-@pytest.mark.parametrize("dialect", [SGLANG, TRTLLM])
+@pytest.mark.parametrize("dialect", [SGLANG, TRTLLM, LLAMACPP])
 def test_stream_without_counts_is_not_counted(dialect: Dialect) -> None:
     usage = Usage(exact=False)
     reader = dialect_reader_of(job(stream=True), usage, dialect)
@@ -240,6 +256,13 @@ def test_counts_from_an_average_add_up(average: float) -> None:
     assert usage.counted
     assert usage.steps + usage.accepted == 11
     assert usage.drafted >= usage.accepted
+
+
+def test_timings_without_drafts_are_those_of_an_answer_without_drafts() -> None:
+    usage = Usage(output_tokens=12)
+    count_dialect_body(timings(), usage, job(), LLAMACPP)
+    assert usage.counted
+    assert (usage.drafted, usage.accepted, usage.steps) == (0, 0, 11)
 
 
 def test_no_counts_are_requested_where_there_are_none() -> None:

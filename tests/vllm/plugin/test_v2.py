@@ -113,8 +113,9 @@ def test_inside_vllm(file: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow(in_quarters=False)
 @pytest.mark.timeout(10_800)
-@pytest.mark.parametrize("file", ["check_fuzz_v2.py", "check_resumption_v2.py"])
+@pytest.mark.parametrize("file", ["check_fuzz_v2.py", "check_resumption_v2.py", "check_distribution_v2.py"])
 def test_a_thousand_random_requests(file: str, tmp_path: Path) -> None:
-    """1,000 with each drafting method, and 100 answers that another engine continues."""
+    """1,000 with each drafting method, 100 answers that another engine continues, and six comparisons of 1,000 answers
+    with 1,000 plain ones."""
     report = run_v2(tmp_path, file, SLIPSTREAM_FUZZ_REQUESTS="1000")
     assert set(report.results.get(file, {})) == {"passed"}, report.output[-8000:]

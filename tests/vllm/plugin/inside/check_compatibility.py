@@ -46,6 +46,32 @@ def test_a_draft_model_beside_shared_experts_is_refused_on_v2(config: Any, monke
 
 
 @pytest.mark.parametrize(
+    ("runner", "method", "asynchronous", "remedy"),
+    [
+        ("0", "draft_model", False, "set VLLM_USE_V2_MODEL_RUNNER=1"),
+        ("0", "ngram", False, "set VLLM_USE_V2_MODEL_RUNNER=1"),
+        ("1", "draft_model", True, "draft with a head or n-grams"),
+        ("1", "eagle3", False, "remove --no-async-scheduling"),
+        ("1", "eagle3", True, None),
+    ],
+)
+def test_stages_beside_which_vllm_cannot_draft_are_refused(
+    config: Any, monkeypatch: pytest.MonkeyPatch, runner: str, method: str, asynchronous: bool, remedy: str | None
+) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)
+    monkeypatch.setattr(vllm, "__version__", "0.32.0")
+    monkeypatch.setattr(config.speculative_config, "method", method)
+    monkeypatch.setattr(config.scheduler_config, "async_scheduling", asynchronous)
+    compatibility.check_configuration(config)
+    monkeypatch.setattr(config.parallel_config, "pipeline_parallel_size", 2)
+    refused = pytest.raises(UnsupportedServerError, match=f"pipeline_parallel_size 2: {remedy}")
+    with contextlib.nullcontext() if remedy is None else refused:
+        compatibility.check_configuration(config)
+    monkeypatch.setattr(config, "speculative_config", None)
+    compatibility.check_configuration(config)
+
+
+@pytest.mark.parametrize(
     ("owner", "name"),
     [
         (EngineCore, "post_step"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from scripted import MOST, Engine, configuration, request, said_by_target, scheduler_for
+from slipstream_vllm.counters import Counted
 from vllm.v1.request import RequestStatus
 
 TARGET = os.environ["SLIPSTREAM_TARGET"]
@@ -27,6 +28,11 @@ def drafts_of(engine: Engine, name: str) -> list[int]:
     return [step.verified.get(f"{name}-0123abcd", 0) for step in engine.steps]
 
 
+def counts_of(engine: Engine) -> list[Counted]:
+    """The counts that each step sends to vLLM's API server."""
+    return [stats.kv_connector_stats["slipstream"] for stats in engine.stats]
+
+
 def test_each_request_of_a_batch_has_its_own_length(engine: Engine) -> None:
     lengths = {"a": 0, "b": 4, "c": 0, "d": 2, "e": 1, "f": 3, "g": None}
     engine.add(*(request(name, length) for name, length in lengths.items()))
@@ -39,7 +45,7 @@ def test_each_request_of_a_batch_has_its_own_length(engine: Engine) -> None:
 def test_counts_by_class_equal_vllms_counters(engine: Engine) -> None:
     engine.add(request("a", 4, label="summary/long"), request("b", 2), request("c", 0, label="summary/long"))
     engine.run()
-    rows = [row for stats in engine.stats for row in (stats.kv_connector_stats or {}).get("slipstream", ())]
+    rows = [row for counted in counts_of(engine) for row in counted.drafts]
     own = [stats.spec_decoding_stats for stats in engine.stats if stats.spec_decoding_stats is not None]
     assert {row[0] for row in rows} == {"summary/long", "unlabelled"}
     assert {row[1] for row in rows} == {4, 2}
@@ -47,6 +53,22 @@ def test_counts_by_class_equal_vllms_counters(engine: Engine) -> None:
     assert sum(row[3] for row in rows) == sum(stats.num_drafts for stats in own)
     assert sum(row[4] for row in rows) == sum(stats.num_draft_tokens for stats in own) > 0
     assert sum(row[5] for row in rows) == sum(stats.num_accepted_tokens for stats in own) > 0
+
+
+def test_tokens_of_every_step_are_sent_with_it(engine: Engine) -> None:
+    engine.add(request("a", 4, label="summary/long"), request("b", 0))
+    engine.run()
+    by_class: dict[str, list[tuple[int, int, float]]] = {}
+    for label, *counts in (row for counted in counts_of(engine) for row in counted.classes):
+        by_class.setdefault(label, []).append((counts[0], counts[1], counts[2]))
+    totals = {label: [sum(column) for column in zip(*rows, strict=True)] for label, rows in by_class.items()}
+    described = engine.scheduler.slipstream_classes()
+    assert totals.keys() == {"summary/long", "unlabelled"}
+    for label, (tokens, steps, engine_s) in totals.items():
+        assert (tokens, steps) == (described[label]["tokens"], described[label]["steps"])
+        assert engine_s == pytest.approx(described[label]["engine_s"])
+    assert totals["unlabelled"][:2] == [40, 40]
+    assert totals["summary/long"][0] == 40 > totals["summary/long"][1] > 0
 
 
 def test_the_drafter_proposes_no_more_than_the_longest_length(engine: Engine) -> None:
@@ -131,7 +153,7 @@ def test_counts_carry_the_length_that_was_verified(engine: Engine) -> None:
     else:
         engine.scheduler.slipstream_set_length("a", 1)
     engine.drain()
-    rows = [row for stats in engine.stats for row in (stats.kv_connector_stats or {}).get("slipstream", ())]
+    rows = [row for counted in counts_of(engine) for row in counted.drafts]
     assert [(row[1], row[4]) for row in rows] == ([(4, 4), (1, 1)] if engine.is_async else [(4, 4)])
 
 

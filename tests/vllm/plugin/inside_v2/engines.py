@@ -17,6 +17,7 @@ REQUESTS = int(os.environ.get("SLIPSTREAM_FUZZ_REQUESTS", "16"))
 MOST = 4
 TOKENS = 24
 BLOCKS = 12  # too few for all requests that may run, so that some are preempted
+_SCARCE = {"max_num_seqs": 5, "num_gpu_blocks_override": BLOCKS, "max_num_batched_tokens": 96}  # less than a prompt
 METHODS = (
     *("draft_model-async", "draft_model-sync", "ngram-sync", "ngram_gpu-async"),
     *("eagle-async", "eagle-sync", "eagle3-async", "mtp-async"),
@@ -80,15 +81,13 @@ def engine_of(name: str, heads: Heads, **options: Any) -> LLM:
         model=heads["mtp"] if method == "mtp" else TARGET,  # the target has its head in its own folder
         dtype="float32",
         max_model_len=256,
-        max_num_batched_tokens=96,  # less than a prompt
         block_size=32,
-        num_gpu_blocks_override=BLOCKS,
         enforce_eager=True,
         disable_log_stats=False,
         async_scheduling=scheduling == "async",
         scheduler_cls="slipstream_vllm.Scheduler",
         speculative_config={"method": method, "num_speculative_tokens": MOST, **of_method},
-        **{"max_num_seqs": 5, **options},
+        **{**_SCARCE, **options},
     )
 
 
