@@ -145,6 +145,8 @@ class OperatorProcess:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        if exc_info[0] is not None:
+            print(f"exit status {self._process.poll()}", self.log(), sep="\n")
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -178,9 +180,13 @@ class OperatorProcess:
         return sum(value for full, value in found if all(f'{key}="{wanted}"' in full for key, wanted in labels.items()))
 
     def writes(self) -> float:
-        """All but Leases, which are renewed whether anything happens or not."""
-        name = "slipstream_operator_writes_total"
-        return self.metric(name) - self.metric(name, resource="leases")
+        return sum(self.written().values())
+
+    def written(self) -> dict[str, float]:
+        """The writes so far by their labels. Leases are renewed whether anything happens or not, and are not in it."""
+        lines = self._get("/metrics", port=self.metrics_port).text.splitlines()
+        written = [line.rsplit(" ", 1) for line in lines if line.startswith("slipstream_operator_writes_total{")]
+        return {labels: float(value) for labels, value in written if 'resource="leases"' not in labels}
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self._process.pid, number)

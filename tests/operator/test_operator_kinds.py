@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ KILLED_AFTER_S = 30.0  # kopf's own limit for a process whose tasks it cancelled
 
 @pytest.fixture
 def cluster(kube: KubeApiServer, crds: None) -> Cluster:
-    return grant(kube, kube.namespace("operator-kinds"))
+    return grant(kube, kube.namespace(f"operator-kinds-{uuid.uuid4().hex[:8]}"))
 
 
 def test_a_kind_that_is_installed_later_needs_no_restart(kube: KubeApiServer, cluster: Cluster, tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_it_lives_on_for_long_after_its_first_watch_has_ended(
         client.delete(definition)
         eventually(lambda: "everything is listed again" in operator.log())
         time.sleep(KILLED_AFTER_S)
-        assert operator.is_alive()
+        assert operator.is_alive(), operator.log()
         assert operator.terminate() < 10.0
 
 

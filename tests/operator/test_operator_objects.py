@@ -342,9 +342,9 @@ def test_nothing_is_written_when_nothing_happens(cluster: Cluster, operator: Ope
     for lease in cluster.client.items(cluster.path("leases")):
         cluster.client.delete(cluster.path("leases", lease["metadata"]["name"]))
     _wait_quiet(operator)
-    versions, writes = cluster.versions(), operator.writes()
+    versions, written = cluster.versions(), operator.written()
     eventually(_two_resyncs(operator), within_s=QUIET_WITHIN_S)
-    assert operator.writes() == writes
+    assert operator.written() == written, cluster.client.items(cluster.path("events"))[-3:]
     assert cluster.versions() == versions
 
 
