@@ -146,7 +146,6 @@ class _PairState:
             plain_load=plain.outstanding + 1.0 if plain is not None else 1.0,
             speculative_load=target.outstanding + 1.0,
             neighbours_draft_length=target.unconditional_draft_lengths / (target.outstanding + 1.0),
-            prompt_tokens=self._prompt_tokens,
             max_tokens=None,
         ))  # fmt: skip
 
