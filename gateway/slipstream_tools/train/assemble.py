@@ -57,11 +57,11 @@ def predict(fits: Fits, found: Design, temperature: float) -> Predicted:
 
 
 def _medians(values: Array, chances: Array) -> Array:
-    """The median of each row of `values` by their `chances`."""
+    """The median of each row of `values` by their `chances`, interpolated."""
     order = values.argsort(axis=1)
-    below = np.take_along_axis(chances, order, axis=1).cumsum(axis=1)
-    middle = np.take_along_axis(order, (below >= 0.5).argmax(axis=1)[:, None], axis=1)
-    return np.asarray(np.take_along_axis(values, middle, axis=1)[:, 0])
+    values, chances = np.take_along_axis(values, order, axis=1), np.take_along_axis(chances, order, axis=1)
+    middles = chances.cumsum(axis=1) - 0.5 * chances
+    return np.array([np.interp(0.5, middle, row) for middle, row in zip(middles, values, strict=True)])
 
 
 def assemble(fits: Fits, temperature: float, base: Callable[[], Model]) -> Model:

@@ -166,11 +166,15 @@ class LinearClassifier:
         is."""
         usual, growth = self._lengths
         sizes = [one + prompt.size * more for one, more in zip(usual, growth, strict=True)]
-        below = median = 0.0
-        for log_tokens, chance in sorted(zip(sizes, chances, strict=True)):
-            below, median = below + chance, log_tokens
-            if below >= 0.5:
+        ordered = sorted(zip(sizes, chances, strict=True))
+        below = before = 0.0  # the chance of shorter answers, and with half of the last task's
+        median = ordered[0][0]
+        for log_tokens, chance in ordered:
+            middle = below + 0.5 * chance
+            if middle >= 0.5:
+                median += (0.5 - before) / (middle - before) * (log_tokens - median)
                 break
+            below, before, median = below + chance, middle, log_tokens
         return math.exp(min(max(median + LENGTH_BY_WORDS * words, 0.0), _MAX_LOG))
 
     def _chances(self, outputs: list[float], chances: list[float], prompt: Prompt, length: float) -> list[float]:
