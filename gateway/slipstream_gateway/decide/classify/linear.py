@@ -164,9 +164,10 @@ class LinearClassifier:
         """The usual tokens of an answer: the median of the tasks' usual tokens by the `chances` of the tasks, raised or
         lowered by `words`, the logit of a long answer. A mean would lie between short and long tasks, where no answer
         is."""
-        usual, growth = self._lengths
-        sizes = [one + prompt.size * more for one, more in zip(usual, growth, strict=True)]
-        ordered = sorted(zip(sizes, chances, strict=True))
+        size = prompt.size
+        ordered = sorted(
+            [(one + size * more, chance) for one, more, chance in zip(*self._lengths, chances, strict=True)]
+        )
         below = before = 0.0  # the chance of shorter answers, and with half of the last task's
         median = ordered[0][0]
         for log_tokens, chance in ordered:
