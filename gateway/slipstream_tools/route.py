@@ -77,7 +77,6 @@ def forecast(
             speculative_pool=route.speculative.pool,
             plain_load=load,
             speculative_load=load,
-            prompt_tokens=profile.prompt_tokens,
             max_tokens=request.max_tokens,
         )
     )

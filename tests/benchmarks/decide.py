@@ -48,7 +48,6 @@ def decision(
             speculative_pool="embedded",
             plain_load=2.0,
             speculative_load=2.0,
-            prompt_tokens=profile.prompt_tokens,
             max_tokens=None,
         )
     )

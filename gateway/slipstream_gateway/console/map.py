@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from slipstream_core.manifest import SpeculationPolicy
 from slipstream_core.observation import Estimate, Forecast, Level, Subject
 from slipstream_core.types import (
     BY_SAVING,
@@ -89,7 +90,7 @@ def break_even_map(served: ServedRoute, learner: Learner, traffic: Sequence[Traf
     route, pair = served.route, served.route.key
     if route.speculative is None or route.policy is None:
         return BreakEvenMap(pair=pair, unknown="The pair has no draft." if route.policy else "The pair has no policy.")
-    state = _PairState(served, learner, _mean_prompt(traffic))
+    state = _PairState(served, route.policy, learner, _mean_prompt(traffic))
     forecast = state.forecast(_ANY_CLASS)
     if forecast is None:
         return BreakEvenMap(pair=pair, unknown="No server is up.")
@@ -118,12 +119,11 @@ def break_even_map(served: ServedRoute, learner: Learner, traffic: Sequence[Traf
 class _PairState:
     """One pair's servers in their present state."""
 
-    def __init__(self, served: ServedRoute, learner: Learner, prompt_tokens: int) -> None:
-        route = served.route
+    def __init__(self, served: ServedRoute, policy: SpeculationPolicy, learner: Learner, prompt_tokens: int) -> None:
         self._served = served
         self._learner = learner
         self._prompt_tokens = prompt_tokens
-        self.shortest, self.longest = draft_lengths(route, route.policy.spec if route.policy else None, None)
+        self.shortest, self.longest = draft_lengths(served.route, policy.spec, None)
 
     def forecast(self, request_class: str) -> Forecast | None:
         """The forecast for a new request of this class; None if no server is up."""
@@ -146,7 +146,6 @@ class _PairState:
             plain_load=plain.outstanding + 1.0 if plain is not None else 1.0,
             speculative_load=target.outstanding + 1.0,
             neighbours_draft_length=target.unconditional_draft_lengths / (target.outstanding + 1.0),
-            prompt_tokens=self._prompt_tokens,
             max_tokens=None,
         ))  # fmt: skip
 

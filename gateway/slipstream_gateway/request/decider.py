@@ -106,7 +106,6 @@ def _query(
         plain_load=plain.outstanding + 1.0 if plain is not None else 1.0,
         speculative_load=target.outstanding + 1.0,
         neighbours_draft_length=target.unconditional_draft_lengths / (target.outstanding + 1.0),
-        prompt_tokens=profile.prompt_tokens,
         max_tokens=request.max_tokens,
     )
 

@@ -23,7 +23,7 @@ from slipstream_gateway.decide.classify.model import (
 )
 
 from slipstream_tools.train.design import Design
-from slipstream_tools.train.figures import Predicted
+from slipstream_tools.train.figures import Array, Predicted
 from slipstream_tools.train.fit import Linear
 from slipstream_tools.train.heads import Heads
 
@@ -41,8 +41,9 @@ def predict(fits: Fits, found: Design, temperature: float) -> Predicted:
     heads = fits.heads
     words = found.words @ heads.words + heads.bias
     sizes = np.array([prompt.size for prompt in found.prompts])
-    usual, growth = heads.lengths @ tasks.T
-    tokens = np.exp(np.clip(usual + growth * sizes + LENGTH_BY_WORDS * words[:, 0], 0.0, math.log(MAX_TOKENS)))
+    usual, growth = heads.lengths
+    median = _medians(usual + np.outer(sizes, growth), tasks)
+    tokens = np.exp(np.clip(median + LENGTH_BY_WORDS * words[:, 0], 0.0, math.log(MAX_TOKENS)))
     stated = [stated_length(prompt.text, prompt.system) for prompt in found.prompts]
     for index, (prompt, bounds) in enumerate(zip(found.prompts, stated, strict=True)):
         tokens[index] = in_conversation(tokens[index], prompt)
@@ -53,6 +54,14 @@ def predict(fits: Fits, found: Design, temperature: float) -> Predicted:
     long, rare, speculate = expit(direct + TASK_WEIGHTS * logit(tasks @ heads.by_task.clip(*SHARES))).T
     is_stated = [bounds is not None for bounds in stated]
     return Predicted(tasks, np.where(is_stated, expit(STATED_SLOPE * lengths), long), rare, speculate, tokens)
+
+
+def _medians(values: Array, chances: Array) -> Array:
+    """The median of each row of `values` by their `chances`, interpolated."""
+    order = values.argsort(axis=1)
+    values, chances = np.take_along_axis(values, order, axis=1), np.take_along_axis(chances, order, axis=1)
+    middles = chances.cumsum(axis=1) - 0.5 * chances
+    return np.array([np.interp(0.5, middle, row) for middle, row in zip(middles, values, strict=True)])
 
 
 def assemble(fits: Fits, temperature: float, base: Callable[[], Model]) -> Model:

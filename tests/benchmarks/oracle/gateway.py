@@ -88,7 +88,7 @@ class Gateway:
         at = self._load(float(load))
         return ForecastQuery(
             subject, profile, plain_pool="servers", speculative_pool="servers", plain_load=at, speculative_load=at,
-            prompt_tokens=profile.prompt_tokens, max_tokens=request.max_tokens,
+            max_tokens=request.max_tokens,
             neighbours_draft_length=neighbours if self._parts.neighbours else 0.0,
         )  # fmt: skip
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from slipstream_gateway.decide.estimate import classes, curves, median_by_key, pools
-from slipstream_gateway.decide.estimate.ratios import unseen
+from slipstream_gateway.decide.estimate import by_key, class_offsets, classes, curves, outcomes
+from slipstream_gateway.decide.estimate.outcomes import Pace
 
 from tests.benchmarks.oracle.gateway import Parts
 
@@ -19,7 +20,14 @@ class Without(NamedTuple):
     changes: tuple[tuple[Any, str, Any], ...] = ()
 
 
-_NO_MEDIANS = ((median_by_key, "LEAST_OTHERS", 10**9), (pools, "LEAST_OTHERS", 10**9))
+_NO_MEDIANS = ((by_key, "LEAST_OTHERS", 10**9),)
+
+
+def _whole_weight(*args: Any, **options: Any) -> Pace | None:
+    found = outcomes.pace_of(*args, **options)
+    return found and found._replace(weight=1.0)
+
+
 TAKEN: Mapping[str, Without] = {
     "nothing": Without(),
     "hold-back, exploration": Without(Parts(shares=False)),
@@ -37,10 +45,10 @@ TAKEN: Mapping[str, Without] = {
     "nothing, 40 keys": Without(Parts(callers=40)),
     "medians, 40 keys": Without(Parts(callers=40), _NO_MEDIANS),
     "free places": Without(Parts(pressure=1.0)),
-    "class's step times": Without(
-        changes=((classes.KeyModel, "paces", lambda self, subject, pool: unseen(classes._pace_prior(pool))),),
-    ),
-    "detection of changes": Without(changes=((curves, "has_changed", lambda memory: False),)),
+    "pair's offset": Without(changes=((class_offsets.ClassOffsets, "_learn_pair", lambda self, noise: None),)),
+    "small weight of short answers": Without(changes=((classes, "pace_of", _whole_weight),)),
+    "requests that differ": Without(changes=((classes, "_BETWEEN_REQUESTS", 1e-9),)),
+    "detection of changes": Without(changes=((curves, "_CHANGED", math.inf),)),
     "related curves": Without(changes=((curves.Curve, "lean_on", lambda self, relative, *, ratio=1.0: None),)),
     "nearby loads": Without(changes=((curves.Curve, "_nearby", lambda self, octave: [self._prior_belief]),)),
 }

@@ -220,15 +220,20 @@ def test_longer_prompts_of_a_task_have_longer_answers() -> None:
     assert long.expected_output_tokens > 3 * short.expected_output_tokens
 
 
-def test_an_uncertain_task_has_a_length_between_those_of_its_candidates() -> None:
-    """Two tasks of equal probability; the words have no weight."""
+@pytest.mark.parametrize(
+    ("chances", "expected"), [((0.35, 0.35, 0.3), 100.0), ((0.0, 1.0, 0.0), 1000.0), ((0.5, 0.5, 0.0), 100.0)]
+)
+def test_an_uncertain_task_has_the_median_length_of_its_candidates(chances: tuple[float, ...], expected: float) -> None:
+    """The words have no weight."""
     lengths = np.zeros_like(MODEL.lengths)
-    lengths[0, :2] = np.log([10.0, 1000.0])
+    lengths[0, :3] = np.log([10.0, 1000.0, 100.0])
     bias = np.full_like(MODEL.bias, -50.0)
-    bias[:2] = 0.0
-    model = replace(MODEL, table=np.zeros_like(MODEL.table), bias=bias, lengths=lengths)
+    bias[:3] = np.log(np.maximum(chances, 1e-9)) * MODEL.temperature
     bias[len(TASKS) :] = 0.0
-    assert LinearClassifier(model).classify(request("anything")).expected_output_tokens == pytest.approx(100.0)
+    model = replace(MODEL, table=np.zeros_like(MODEL.table), bias=bias, lengths=lengths)
+    assert LinearClassifier(model).classify(request("anything")).expected_output_tokens == pytest.approx(
+        expected, rel=0.01
+    )
 
 
 def test_max_tokens_caps_the_length() -> None:

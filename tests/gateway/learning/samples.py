@@ -48,5 +48,5 @@ def forecast_for(
     """A learner's forecast for the subject of `seen`."""
     return learner.forecast(ForecastQuery(
         seen.subject, guess or profile(), plain_pool=plain, speculative_pool=speculative, plain_load=load,
-        speculative_load=load, prompt_tokens=seen.prompt_tokens, max_tokens=max_tokens,
+        speculative_load=load, max_tokens=max_tokens,
     ))  # fmt: skip

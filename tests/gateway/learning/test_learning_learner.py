@@ -59,7 +59,7 @@ def test_no_observation_raises_and_none_leaves_a_forecast_without_sense(data: st
         evidence.record(observation)
     forecast = learner.forecast(ForecastQuery(
         subject, guess, plain_pool="pool", speculative_pool="pool", plain_load=3.0, speculative_load=3.0,
-        prompt_tokens=100, max_tokens=None,
+        max_tokens=None,
     ))  # fmt: skip
     assert 0.5 <= forecast.output_tokens.mean < 1e8
     if forecast.acceptance is not None:

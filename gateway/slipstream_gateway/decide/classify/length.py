@@ -41,12 +41,16 @@ _INSTRUCTION = re.compile(
     r"\b(?:in|exactly|precisely|approximately|roughly|only|just|length:?|limit:?|genau|nur|etwa|en|environ|exactamente|unas"
     r"|(?:write|give|compose|draft|use|reply|respond|answer|return|output|provide|generate|schreibe?|écris|escribe)"
     r"(?: me| us| with| mir| moi)?(?: an?)?"
-    r"|(?:limit|keep|cut|shorten|reduce|condense|trim|kürze)\w*(?: \S+){0,3} (?:to|at|auf|à|a)) (?:the )?$"
+    r"|(?:limit|keep|cut|shorten|reduce|condense|compress|summari[sz]e|put|boil|trim|kürze)\w*(?: \S+){0,4}"
+    r" (?:to|into|at|auf|à|a)) (?:the )?$"
 )
 _BEFORE_DIGITS = re.compile(r"\b(?:about|around|circa|ca\.|rund|of|von|de) $")  # and words, not pages
 _BEFORE_PHRASE = re.compile(r"(?:^|[.:;,!?(\n]) ?$")
-_AFTER_PHRASE = re.compile(r" ?(?:$|[.;,!)\n]|(?:only|please|long)\b)")
-_LIMIT_AFTER = re.compile(r" (?:max|maximum|maximal|tops|at most|or (?:less|fewer)|oder weniger|ou moins|o menos)\b")
+_AFTER_PHRASE = re.compile(r" ?(?:$|[.;,!)\n]|(?:only|please|long|about|in rhyme|in verse|explaining|describing)\b)")
+_LIMIT_AFTER = re.compile(
+    r" (?:max|maximum|maximal|tops|at most|(?:is|are) enough|suffice|reicht|reichen|genüg\w+|suffi\w+|bastan?"
+    r"|or (?:less|fewer)|oder weniger|ou moins|o menos)\b"
+)
 _PER_PART = re.compile(r" (?:per|each|every|pro|je|jeweils|par|chacune?|por|cada)\b")
 _ANSWER = re.compile(
     r" (?:\w+ )?(?:summary|essay|story|poem|article|plot|description|answer|reply|response|overview|explanation"

@@ -161,10 +161,22 @@ class LinearClassifier:
         )
 
     def _usual(self, words: float, chances: list[float], prompt: Prompt) -> float:
-        """The usual tokens of an answer: the geometric mean of the tasks' usual tokens, weighted by the `chances` of
-        the tasks, raised or lowered by `words`, the logit of a long answer."""
-        usual, growth = (_dot(values, chances) for values in self._lengths)
-        return math.exp(min(max(usual + growth * prompt.size + LENGTH_BY_WORDS * words, 0.0), _MAX_LOG))
+        """The usual tokens of an answer: the median of the tasks' usual tokens by the `chances` of the tasks, raised or
+        lowered by `words`, the logit of a long answer. A mean would lie between short and long tasks, where no answer
+        is."""
+        size = prompt.size
+        ordered = sorted(
+            [(one + size * more, chance) for one, more, chance in zip(*self._lengths, chances, strict=True)]
+        )
+        below = before = 0.0  # the chance of shorter answers, and with half of the last task's
+        median = ordered[0][0]
+        for log_tokens, chance in ordered:
+            middle = below + 0.5 * chance
+            if middle >= 0.5:
+                median += (0.5 - before) / (middle - before) * (log_tokens - median)
+                break
+            below, before, median = below + chance, middle, log_tokens
+        return math.exp(min(max(median + LENGTH_BY_WORDS * words, 0.0), _MAX_LOG))
 
     def _chances(self, outputs: list[float], chances: list[float], prompt: Prompt, length: float) -> list[float]:
         """The probability of each of `HEADS`, by words and counts, task, and `length`, the log of the expected tokens

@@ -1,7 +1,6 @@
-"""The estimates of one API key's requests to a pair, by class.
+"""The estimates of one API key's requests to a pair, by class, and its times by pool of servers.
 
-Lengths and acceptance have a hierarchy, pair -> class: each level is an offset from the one above, with a variance that
-remains for the one below. Each API key has its own levels and times; between keys, only medians are shared.
+Between keys, only medians are shared.
 """
 
 from __future__ import annotations
@@ -12,36 +11,44 @@ from collections import OrderedDict
 from slipstream_core.observation import Observation, Subject
 from slipstream_core.types import Arm
 
-from slipstream_gateway.decide.estimate.class_acceptance import ClassAcceptance, SharedAcceptance
-from slipstream_gateway.decide.estimate.class_lengths import ClassLengths, SharedLengths
+from slipstream_gateway.decide.estimate import priors
+from slipstream_gateway.decide.estimate.class_offsets import ClassOffsets, Variances, Votes
 from slipstream_gateway.decide.estimate.outcomes import pace_of, trials_of
 from slipstream_gateway.decide.estimate.pools import PoolModel, SharedPool
-from slipstream_gateway.decide.estimate.ratios import ArmRatios, Ratio, RatioPrior, unseen
+from slipstream_gateway.decide.estimate.running import Normal, RunningMean
 
-# Log ratios of times between classes: noise of one answer, between classes, and of an arm beyond its class.
-_PACE_NOISE, _PACE_SHARED, _PACE_ARM = 0.2, 0.15, 0.07
-# Without counts of draft tokens the speculative arm's ratio includes the acceptance.
-_PACE_UNCOUNTED = 0.5
+_LENGTHS = Variances(kinds=0.3**2, keys=0.5**2, classes=0.8**2, pairs=0.6**2)
+_ACCEPTANCE = Variances(kinds=0.08**2, keys=0.12**2, classes=priors.ACCEPTANCE_VARIANCE, pairs=0.1**2)
+# A request's draft tokens are not independent trials, because requests differ: n of them count as n / (1 + n·ρ), with ρ
+# the share of the variance that lies between requests, so that one long answer does not imply certainty.
+_BETWEEN_REQUESTS = 0.02
+_ACCEPTANCE_NOISE = 0.2 * _BETWEEN_REQUESTS
+# Of the squares of log lengths around their mean: the samples of the prior, the window, and the largest deviation.
+_SPREAD_SAMPLES, _SPREAD_KEEP, _MAX_DEVIATION = 5.0, 0.99, 1.5
+# Of the log of a class's time per token on servers that do not count draft tokens, so that it includes the acceptance:
+# one answer's noise, and its variance between classes.
+_PACE_NOISE, _PACE_VARIANCE = 0.2**2, 0.5**2
 # Of one key at one pair: of the arms, with those that a manifest has replaced.
 _MAX_POOLS = 4
 
 
 class PairModel:
-    """The data that the API keys of one model pair share."""
+    """The data that the API keys of one model pair share: their votes by class."""
 
     def __init__(self) -> None:
-        self.lengths = SharedLengths()
-        self.acceptance = SharedAcceptance()
+        self.lengths: Votes = {}
+        self.acceptance: Votes = {}
 
 
 class KeyModel:
     """The estimates of one API key's requests to one model pair."""
 
     def __init__(self, key: str, pair: PairModel) -> None:
-        self.lengths = ClassLengths(key, pair.lengths)
-        self.acceptance = ClassAcceptance(key, pair.acceptance)
+        self.lengths = ClassOffsets(key, pair.lengths, _LENGTHS)
+        self.acceptance = ClassOffsets(key, pair.acceptance, _ACCEPTANCE)
         self._key = key
-        self._paces: dict[str, ArmRatios] = {}
+        self._spreads: dict[str, RunningMean] = {}
+        self._paces: dict[str, RunningMean] = {}
         self._pools: OrderedDict[str, PoolModel] = OrderedDict()
 
     def pool(self, name: str, shared: SharedPool) -> PoolModel:
@@ -55,52 +62,61 @@ class KeyModel:
             self._pools.move_to_end(name)
         return found
 
-    def paces(self, subject: Subject, pool: PoolModel) -> tuple[Ratio, Ratio]:
-        """The class's times relative to those of its servers, plain and speculative."""
-        found = self._paces.get(subject.cold_class)
-        return unseen(_pace_prior(pool)) if found is None else (found.plain, found.speculative)
+    def spread(self, cold_class: str) -> float:
+        """The variance of a single answer's log length."""
+        found = self._spreads.get(cold_class)
+        return priors.LENGTH_SPREAD if found is None else max(found.mean, priors.LEAST_LENGTH_SPREAD)
+
+    def pace(self, cold_class: str) -> Normal:
+        """The log of the class's time per speculative token relative to its servers', which count no draft tokens."""
+        found = self._paces.get(cold_class)
+        precision = 1.0 / _PACE_VARIANCE + (found.weight / _PACE_NOISE if found is not None else 0.0)
+        return Normal(found.mean * (1.0 - 1.0 / (precision * _PACE_VARIANCE)) if found else 0.0, 1.0 / precision)
 
     def learn(self, seen: Observation, pool: PoolModel) -> None:
         """Records an outcome, here and in the times of its servers."""
         self._learn_length(seen)
         self._learn_times(seen, pool)
-        pool.learnt()
+
+    def _learn_length(self, seen: Observation) -> None:
+        name = seen.subject.cold_class
+        offset, expected = math.log(seen.output_tokens) - priors.class_length(name), self.lengths.expect(name).mean
+        if seen.cut and offset < expected:
+            return  # a truncated answer would have been longer, which the expectation already covers
+        if name not in self._spreads:
+            self._spreads[name] = RunningMean(priors.LENGTH_SPREAD, _SPREAD_SAMPLES, keep=_SPREAD_KEEP)
+        self._spreads[name].add(min(abs(offset - expected), _MAX_DEVIATION) ** 2)
+        self.lengths.learn(name, offset, self.spread(name))
 
     def _learn_times(self, seen: Observation, pool: PoolModel) -> None:
         speculative = seen.arm is Arm.SPECULATIVE
         if speculative and seen.output_tokens > 1 and seen.draft_length > 0:
             pool.saw_drafts(seen.drafted)
         if speculative and pool.has_counted and (trials := trials_of(seen)) is not None:
-            self.acceptance.learn(seen.subject, trials)
+            weight = trials.decided * _BETWEEN_REQUESTS / (1.0 + trials.decided * _BETWEEN_REQUESTS)
+            offset = trials.accepted / trials.decided - priors.class_acceptance(seen.subject.cold_class)
+            self.acceptance.learn(acceptance_name(seen.subject), offset, _ACCEPTANCE_NOISE, weight)
         if seen.ttft_s is not None:
-            pool.first_token_s.add(seen.ttft_s, 1.0)
+            pool.first_token_s.add(seen.ttft_s)
         if pool.has_counted or not speculative or not pool.counts_drafts:  # else steps or tokens: undecided as yet
             self._learn_pace(seen, pool)
 
-    def _learn_length(self, seen: Observation) -> None:
-        cold_class, y = seen.subject.cold_class, math.log(seen.output_tokens)
-        expected = self.lengths.expect(cold_class)
-        if seen.cut and y < expected.mean:
-            return  # a truncated answer would have been longer, which the expectation already covers
-        self.lengths.learn(cold_class, y, expected)
-
     def _learn_pace(self, seen: Observation, pool: PoolModel) -> None:
-        speculative = seen.arm is Arm.SPECULATIVE
-        draft_length = seen.batch_draft_length if pool.counts_drafts else 0.0
-        curve = pool.step_of(draft_length)
-        expected_s = curve.line(seen.load).at(draft_length)
+        counted, speculative = pool.counts_drafts, seen.arm is Arm.SPECULATIVE
         first_s = pool.first_token_s.mean if pool.first_token_s.weight else None
-        is_first = not curve.has_data
-        pace = pace_of(seen, first_s, by_step=speculative and pool.counts_drafts)
+        pace = pace_of(seen, first_s, by_step=speculative and counted)
         if pace is None:
             return
+        draft_length = seen.batch_draft_length if counted else 0.0
+        curve = pool.step_of(draft_length)
+        expected_s, is_first = curve.line(seen.load).at(draft_length), not curve.changes
         curve.update(seen.load, draft_length, pace.step_s, expected_s, pace.weight)
-        if is_first:  # it defines the curve, so that its ratio is 1
-            return
-        ratios = self._paces.setdefault(seen.subject.cold_class, ArmRatios())
-        ratios.update(speculative, math.log(pace.step_s / expected_s), pace.weight, _pace_prior(pool))
+        if speculative and not counted and not is_first:  # the first defines the curve
+            log_ratio = math.log(pace.step_s / expected_s)
+            found = self._paces.setdefault(seen.subject.cold_class, RunningMean())
+            found.add(min(max(log_ratio, -_MAX_DEVIATION), _MAX_DEVIATION), pace.weight)
 
 
-def _pace_prior(pool: PoolModel) -> RatioPrior:
-    """The expected ratio of a class's step times to the curves."""
-    return RatioPrior(_PACE_NOISE, _PACE_SHARED, _PACE_ARM if pool.counts_drafts else _PACE_UNCOUNTED)
+def acceptance_name(subject: Subject) -> str:
+    """The class and kind of temperature of an acceptance."""
+    return f"{subject.cold_class}/{subject.temperature}"

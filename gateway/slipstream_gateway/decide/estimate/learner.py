@@ -13,7 +13,7 @@ from typing import TypeVar
 from slipstream_core.observation import Forecast, Observation, Subject
 
 from slipstream_gateway.decide.estimate.classes import KeyModel, PairModel
-from slipstream_gateway.decide.estimate.forecasts import ForecastQuery, Question, forecast
+from slipstream_gateway.decide.estimate.forecasts import ForecastQuery, forecast
 from slipstream_gateway.decide.estimate.outcomes import is_plausible
 from slipstream_gateway.decide.estimate.pools import SharedPool
 
@@ -42,7 +42,7 @@ class Learner:
         elif query.speculative_pool != query.plain_pool:
             fast = model.pool(query.speculative_pool, self._shared(query.speculative_pool))
             fast.lean_on(plain)
-        return forecast(Question(query, plain, fast, model))
+        return forecast(query, plain, fast, model)
 
     def record(self, observation: Observation) -> None:
         """Learns from a finished request. Ignores failed ones and those with impossible figures."""

@@ -14,8 +14,9 @@ _BIN_TOKENS: Mapping[str, float] = {LengthBin.SHORT: 16.0, LengthBin.MEDIUM: 75.
 _ANY_TOKENS = 100.0
 # The classifier's length in a new deployment: half of the requests lie within a factor of 1.8.
 PROFILE_LENGTH_VARIANCE = 0.9**2
-CLASS_LENGTH_VARIANCE = 0.8**2
 LENGTH_SPREAD = 0.45**2
+# A twentieth: if all answers of a class are alike, such as one label, some uncertainty remains.
+LEAST_LENGTH_SPREAD = 0.05**2
 
 # Predictable answers are copied, structured or code. The embedded pair has 0.59 to 0.84, 0.24 on rare tokens, and 0.29
 # on one-line answers, which consist of significant tokens only.
@@ -29,6 +30,7 @@ _TASK_ACCEPTANCE: Mapping[str, float] = {
     TaskType.TRANSLATION: _ORDINARY,
 }
 ACCEPTANCE_VARIANCE = 0.15**2
+LEAST_ACCEPTANCE = 0.02
 # An answer with this share of rare tokens counts as rare, if the classifier gives no probability.
 _RARE_SHARE = 0.25
 

@@ -6,32 +6,34 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
-from slipstream_core.manifest import Route
-from slipstream_core.observation import Forecast, Level
+from slipstream_core.observation import Level
 from slipstream_core.types import SHORT_MAX_TOKENS, Arm, Reason
 
 from slipstream_gateway.decide.route.case import ArmChoice, Case, plain
 from slipstream_gateway.decide.route.predicted_saving import PredictedSaving, predict_saving, saving_se_s
 from slipstream_gateway.decide.route.pressure import SHRINK_FROM, shortened, stops
 
+_NOT_TIMED = "; no answer has been timed yet"
+
 
 def by_saving(case: Case) -> ArmChoice:
     """The best draft length if its saving exceeds the margin and its cost is within the limit; else plain. Without a
     forecast, speculative, because the rules did not object."""
-    best, spec = case.saving, case.spec
-    if best is None or spec is None:
+    best = case.saving
+    if best is None:
         detail = "no rule of the policy forbids speculation"
         return ArmChoice(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, case.longest)
-    margin_s, counted_s, amount = spec.margin * best.plain_s, counted_saving_s(case, best), _Amount(case, best)
+    margin_s, counted_s = case.spec.margin * best.plain_s, counted_saving_s(case, best)
     if not counted_s > margin_s:
-        return plain(Reason.BREAK_EVEN, _too_little(best, margin_s, counted_s, amount))
+        return plain(Reason.BREAK_EVEN, _too_little(case, best, margin_s, counted_s))
     if best.saving_s > margin_s:
-        reason, gain = Reason.SPECULATION_PAYS, amount.of_plain(best.saving_s)
+        reason, gain = Reason.SPECULATION_PAYS, _of_plain(case, best, best.saving_s)
         detail = f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {gain}"
     else:
-        reason, gain = Reason.SPECULATION_MAY_PAY, amount.of_plain(counted_s)
+        reason, gain = Reason.SPECULATION_MAY_PAY, _of_plain(case, best, counted_s)
         detail = f"the server ends drafts that do not pay, and speculation may save {gain}"
-    return _too_dear(case) or ArmChoice(Arm.SPECULATIVE, reason, f"{detail}{amount.note}", best.draft_length)
+    detail += "" if case.is_timed else _NOT_TIMED
+    return _too_dear(case) or ArmChoice(Arm.SPECULATIVE, reason, detail, best.draft_length)
 
 
 def counted_saving_s(case: Case, best: PredictedSaving) -> float:
@@ -39,7 +41,7 @@ def counted_saving_s(case: Case, best: PredictedSaving) -> float:
     for an adaptive request: its server stops verifying draft tokens that do not pay, so that a try costs little. Not
     for a short answer if a draft model has to read the prompt first, nor for an answer that one draft could hold: the
     server does not know that it ends, and verifies draft tokens in vain."""
-    if case.spec is not None and case.spec.decision == "cautious":
+    if case.spec.decision == "cautious":
         return best.saving_s - uncertainty_s(case)
     is_short, fits_one_draft = best.output_tokens <= SHORT_MAX_TOKENS, best.output_tokens <= case.longest + 1
     if case.is_adaptive and (not is_short or (_starts_as_soon(case) and not fits_one_draft)):
@@ -56,12 +58,12 @@ def _starts_as_soon(case: Case) -> bool:
 def may_explore(case: Case) -> bool:
     """Whether the saving is possibly above the margin, given its uncertainty, at a cost within the limit; or the
     prediction rests on other keys' answers, which need not hold for this key."""
-    best, spec = case.saving, case.spec
-    if best is None or spec is None:
+    best = case.saving
+    if best is None:
         return False
     if rests_on_others(case):
         return True
-    return _too_dear(case) is None and best.saving_s + uncertainty_s(case) > spec.margin * best.plain_s
+    return _too_dear(case) is None and best.saving_s + uncertainty_s(case) > case.spec.margin * best.plain_s
 
 
 def rests_on_others(case: Case) -> bool:
@@ -88,15 +90,14 @@ def explored(case: Case) -> ArmChoice | None:
 
     Half of them use a random draft length, because the cost per draft token is measurable only if lengths differ.
     """
-    best, spec, draws = case.saving, case.spec, case.draws
-    if best is None or spec is None or not may_explore(case) or draws.exploration >= spec.exploration_share:
+    best, draws = case.saving, case.draws
+    if best is None or not may_explore(case) or draws.exploration >= case.spec.exploration_share:
         return None
     length = best.draft_length
     if draws.draft_length < 0.5:
         length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
-    amount = _Amount(case, best)
     why = "rests on other keys' answers" if rests_on_others(case) else "is uncertain"
-    detail = f"a saving of {amount.of(best.saving_s)} {why}, and this request measures it"
+    detail = f"a saving of {_amount(case, best, best.saving_s)} {why}, and this request measures it"
     return ArmChoice(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
 
 
@@ -125,28 +126,23 @@ def under_pressure(case: Case) -> Case:
 
 def uncertainty_s(case: Case) -> float:
     """The one-sided uncertainty of the predicted saving, at the policy's confidence."""
-    if case.spec is None or case.forecast is None or case.saving is None:
+    return _z(case.spec.confidence) * se_s(case)
+
+
+def se_s(case: Case) -> float:
+    """The standard error of the predicted saving. Both arms slow down together if they are the same servers, or nothing
+    is known of either: servers of the same model are probably alike."""
+    forecast, best, route = case.forecast, case.saving, case.route
+    if forecast is None or best is None or route.speculative is None:
         return math.inf
-    return _z(case.spec.confidence) * se_s(case.route, case.forecast, case.saving)
-
-
-def se_s(route: Route, forecast: Forecast, best: PredictedSaving) -> float:
-    """The standard error of the predicted saving."""
-    return saving_se_s(forecast, best, same_pace=_same_pace(route, forecast))
-
-
-def _same_pace(route: Route, forecast: Forecast) -> bool:
-    """Whether both arms slow down together: they are the same servers, or nothing is known of either, and then servers
-    of the same model are probably alike."""
-    if route.speculative is not None and route.speculative.pool == route.plain.pool:
-        return True
-    return forecast.plain_tpot_s.level is forecast.step_base_s.level is Level.PRIOR
+    is_unknown = forecast.plain_tpot_s.level is forecast.step_base_s.level is Level.PRIOR
+    return saving_se_s(forecast, best, same_pace=is_unknown or route.speculative.pool == route.plain.pool)
 
 
 def cost_increase(case: Case) -> float | None:
     """The predicted relative increase of the cost, None where the policy has no limit or a price is missing."""
-    best, spec, route = case.saving, case.spec, case.route
-    if best is None or spec is None or route.speculative is None or spec.max_cost_increase is None:
+    best, route = case.saving, case.route
+    if best is None or route.speculative is None or case.spec.max_cost_increase is None:
         return None
     price, plain_price = route.speculative.price_per_gpu_hour, route.plain.price_per_gpu_hour
     if price is None or not plain_price:
@@ -157,39 +153,29 @@ def cost_increase(case: Case) -> float | None:
 def _too_dear(case: Case) -> ArmChoice | None:
     """Plain if the cost of the speculative servers' time is predicted to exceed the plain ones' by more than the
     limit."""
-    increase, limit = cost_increase(case), case.spec.max_cost_increase if case.spec is not None else None
+    increase, limit = cost_increase(case), case.spec.max_cost_increase
     if increase is None or limit is None or increase <= limit:
         return None
     return plain(Reason.COST, f"the answer is predicted to cost {increase:.0%} more, the limit is {limit:.0%}")
 
 
-def _too_little(best: PredictedSaving, margin_s: float, sure_s: float, amount: _Amount) -> str:
+def _too_little(case: Case, best: PredictedSaving, margin_s: float, sure_s: float) -> str:
     what = "is predicted to save" if best.saving_s >= 0 else "is predicted to lose"
-    prediction = f"speculation {what} {amount.of_plain(abs(best.saving_s))}"
-    required = f"more than {amount.of(margin_s)} is required"
+    prediction = f"speculation {what} {_of_plain(case, best, abs(best.saving_s))}"
     if best.saving_s > margin_s:
-        return f"{prediction}, with certainty only {amount.of(sure_s)}; {required}{amount.note}"
-    return f"{prediction}; a saving of {required}{amount.note}"
+        prediction += f", with certainty only {_amount(case, best, sure_s)}"
+    note = "" if case.is_timed else _NOT_TIMED
+    return f"{prediction}; more than {_amount(case, best, margin_s)} is required{note}"
 
 
-class _Amount:
-    """A saving in words: in milliseconds, or as a share of the plain answer's time before any answer was timed."""
-
-    def __init__(self, case: Case, best: PredictedSaving) -> None:
-        self._plain_s = best.plain_s
-        self._is_timed = case.is_timed
-        self.note = "" if case.is_timed else "; no answer has been timed yet"
-
-    def of(self, seconds: float) -> str:
-        return _ms(seconds) if self._is_timed else f"{seconds / self._plain_s:.1%}"
-
-    def of_plain(self, seconds: float) -> str:
-        """`seconds`, out of the plain answer's time."""
-        return f"{self.of(seconds)} of {_ms(self._plain_s) if self._is_timed else 'the time'}"
+def _amount(case: Case, best: PredictedSaving, seconds: float) -> str:
+    """A saving in milliseconds, or as a share of the plain answer's time before any answer was timed."""
+    return f"{1e3 * seconds:.1f} ms" if case.is_timed else f"{seconds / best.plain_s:.1%}"
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f} ms"
+def _of_plain(case: Case, best: PredictedSaving, seconds: float) -> str:
+    """`seconds`, out of the plain answer's time."""
+    return f"{_amount(case, best, seconds)} of {f'{1e3 * best.plain_s:.1f} ms' if case.is_timed else 'the time'}"
 
 
 @lru_cache(maxsize=64)

@@ -17,6 +17,7 @@ RULES_MIN_CONFIDENCE = 0.4
 
 # Three answers of a class; after forgetting, they weigh slightly less.
 _SETTLED_SAMPLES = 2.8
+_NO_POLICY = SpeculationPolicySpec(pair="none", decision="rules", protect="throughput")
 _CLASSES = {(task, length): f"{task}/{length}" for task in TaskType for length in LengthBin}
 
 
@@ -56,7 +57,8 @@ class ArmChoice(NamedTuple):
 class Case(NamedTuple):
     """One request with all inputs of its decision.
 
-    `forecast` and `saving` are None if the policy decides by rules, or no forecast is possible. `standing` limits the
+    `forecast` and `saving` are None if the policy decides by rules, or no forecast is possible; `spec` is one of rules
+    without a policy. `standing` limits the
     speculation of the class, None without a limit. `shortest` and `longest` bound the draft length; if the server
     chooses how many draft tokens it verifies (`is_adaptive`), both are its maximum. `features` are the request's,
     `missing_plain` those that plain servers lack.
@@ -67,7 +69,7 @@ class Case(NamedTuple):
     route: Route
     health: Health
     draws: Draws
-    spec: SpeculationPolicySpec | None
+    spec: SpeculationPolicySpec
     forecast: Forecast | None
     request_class: str
     rule: ClassRule | None
@@ -108,16 +110,14 @@ def one_line(text: str) -> str:
 def make_case(inputs: DecisionInputs) -> Case:
     """The case of a request: its class, its rule, and the break-even if there is a forecast."""
     request, profile, route, health = inputs.request, inputs.profile, inputs.route, inputs.health
-    spec = route.policy.spec if route.policy is not None else None
-    forecast = inputs.forecast
-    if spec is None or spec.decision == "rules" or route.speculative is None:
-        forecast = None
+    spec = route.policy.spec if route.policy is not None else _NO_POLICY
+    forecast = None if spec.decision == "rules" or route.speculative is None else inputs.forecast
     request_class = _CLASSES[profile.task, LengthBin.of(_output_tokens(profile, forecast))]
-    rule = _class_rule(spec, profile, request_class)
+    rule = rule_of(spec, request_class) if spec.classes and is_known(spec, profile) else None
     shortest, longest = draft_lengths(route, spec, rule)
     if health.longest_draft is not None and health.longest_draft < longest:
         longest = health.longest_draft
-    is_adaptive = health.adaptive and (spec is None or spec.adaptive_draft_length)
+    is_adaptive = health.adaptive and spec.adaptive_draft_length
     if is_adaptive:
         shortest = longest
     features = request.features | {"n"} if request.n > 1 else request.features
@@ -160,17 +160,10 @@ def _output_tokens(profile: RequestProfile, forecast: Forecast | None) -> float:
     return profile.expected_output_tokens
 
 
-def _class_rule(spec: SpeculationPolicySpec | None, profile: RequestProfile, request_class: str) -> ClassRule | None:
-    """The rule of a class; none for an unknown class."""
-    if spec is None or not spec.classes or not is_known(spec, profile):
-        return None
-    return rule_of(spec, request_class)
-
-
-def draft_lengths(route: Route, spec: SpeculationPolicySpec | None, rule: ClassRule | None) -> tuple[int, int]:
+def draft_lengths(route: Route, spec: SpeculationPolicySpec, rule: ClassRule | None) -> tuple[int, int]:
     """The minimum and maximum draft length: up to the rule's, else the policy's, else the pair's; servers with a fixed
     draft length use that one."""
     cap = route.pair.spec.max_draft_tokens
     if has_fixed_draft_length(route):
         return cap, cap
-    return 1, (rule.draft_tokens if rule else None) or (spec.draft_tokens if spec else None) or cap
+    return 1, (rule.draft_tokens if rule else None) or spec.draft_tokens or cap

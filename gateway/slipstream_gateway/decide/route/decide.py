@@ -38,7 +38,7 @@ def decide(inputs: DecisionInputs) -> Decision:
         saving_s=case.saving.saving_s if case.saving is not None and case.is_timed else None,
         unconditional=_is_unconditional(case, choice),
         adaptive=case.is_adaptive and choice.draft_length > 0 and not _is_clients_length(case, choice),
-        protected=choice.arm is not Arm.CONTROL and case.spec is not None and case.spec.protect == "latency",
+        protected=choice.arm is not Arm.CONTROL and case.spec.protect == "latency",
     )
 
 

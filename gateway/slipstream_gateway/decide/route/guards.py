@@ -53,23 +53,10 @@ def off(route: Route) -> ArmChoice | None:
 def switches(case: Case) -> ArmChoice | None:
     """Step 1: whether this pair may speculate at all now. Raises `UnsupportedParameter` where it may not, and plain
     servers cannot honour the request."""
-    choice = _switched_off(case)
+    choice = off(case.route) or _withheld(case) or _no_server(case)
     if choice is not None and case.missing_plain:
         raise unsupported(case.missing_plain[0], case.route, case.request)
     return choice
-
-
-def _switched_off(case: Case) -> ArmChoice | None:
-    if (choice := off(case.route)) is not None:
-        return choice
-    withheld = _withheld(case)
-    if withheld is not None:
-        return withheld
-    if not case.health.speculative_available and (engine := case.health.withheld) is not None:
-        return plain(engine.reason, one_line(engine.detail))
-    if not case.health.speculative_available:
-        return plain(Reason.SPECULATIVE_UNAVAILABLE, "no server of the speculative arm is up")
-    return None
 
 
 def _withheld(case: Case) -> ArmChoice | None:
@@ -84,6 +71,15 @@ def _withheld(case: Case) -> ArmChoice | None:
     if standing.phase is Phase.STALE:
         return plain(Reason.STATISTICS_STALE, f"there are no recent outcomes of {case.request_class}{why}")
     return None
+
+
+def _no_server(case: Case) -> ArmChoice | None:
+    health = case.health
+    if health.speculative_available:
+        return None
+    if health.withheld is not None:
+        return plain(health.withheld.reason, one_line(health.withheld.detail))
+    return plain(Reason.SPECULATIVE_UNAVAILABLE, "no server of the speculative arm is up")
 
 
 def capabilities(case: Case) -> ArmChoice | None:
@@ -115,10 +111,8 @@ def _cannot_honour(route: Route, features: frozenset[str], missing: tuple[str, .
 
 def client_mode(case: Case) -> ArmChoice | None:
     """Step 3: the client's choice, if the policy permits it."""
-    mode, spec = case.request.mode, case.spec
-    if mode is Mode.AUTO or spec is None:
-        return None
-    if not spec.allow_client_mode:
+    mode = case.request.mode
+    if mode is Mode.AUTO or not case.spec.allow_client_mode:
         return None
     detail = f"the client asked for {mode.value}"
     if mode is Mode.PLAIN:
@@ -146,11 +140,8 @@ def class_rule(case: Case) -> ArmChoice | None:
 
 def unknown_class(case: Case) -> ArmChoice | None:
     """Step 4: an unknown class."""
-    spec, profile = case.spec, case.profile
-    if spec is None:
-        return None
-    least = least_confidence(case)
-    if least is None or is_known(spec, profile):
+    profile, least = case.profile, least_confidence(case)
+    if least is None or is_known(case.spec, profile):
         return None
     detail = f"the task is uncertain: {profile.task.value} with confidence {profile.confidence:.2f}"
     return plain(Reason.UNKNOWN_CLASS, f"{detail}, at least {least:g} is required")
@@ -174,47 +165,39 @@ def rare_tokens(case: Case) -> ArmChoice | None:
 
 def hot_sampling(case: Case) -> ArmChoice | None:
     """Step 4: a high temperature."""
-    spec, temperature = case.spec, case.request.temperature
-    if spec is None or temperature <= spec.max_temperature:
+    hottest, temperature = case.spec.max_temperature, case.request.temperature
+    if temperature <= hottest:
         return None
-    return plain(Reason.HOT_SAMPLING, f"temperature {temperature:g} is above {spec.max_temperature:g}")
+    return plain(Reason.HOT_SAMPLING, f"temperature {temperature:g} is above {hottest:g}")
 
 
 def long_context(case: Case) -> ArmChoice | None:
     """Step 4: a long prompt."""
-    spec, tokens = case.spec, case.profile.prompt_tokens
-    if spec is None or tokens <= spec.max_context_tokens:
+    longest, tokens = case.spec.max_context_tokens, case.profile.prompt_tokens
+    if tokens <= longest:
         return None
-    return plain(Reason.LONG_CONTEXT, f"about {tokens} prompt tokens are more than {spec.max_context_tokens}")
+    return plain(Reason.LONG_CONTEXT, f"about {tokens} prompt tokens are more than {longest}")
 
 
 THRESHOLDS: tuple[Callable[[Case], ArmChoice | None], ...] = (short_output, rare_tokens, hot_sampling, long_context)
 
 
+# The policy's limits; without a forecast there is always one.
 def least_confidence(case: Case) -> float | None:
-    """The policy's smallest confidence in a task; without a forecast there is always one."""
-    spec = case.spec
-    if spec is None:
-        return None
-    own = spec.min_confidence
+    """The smallest confidence in a task."""
+    own = case.spec.min_confidence
     return RULES_MIN_CONFIDENCE if own is None and case.forecast is None else own
 
 
 def least_output_tokens(case: Case) -> int | None:
-    """The policy's shortest answer; without a forecast there is always one."""
-    spec = case.spec
-    if spec is None:
-        return None
-    own = spec.min_output_tokens
+    """The shortest answer."""
+    own = case.spec.min_output_tokens
     return RULES_MIN_OUTPUT_TOKENS if own is None and case.forecast is None else own
 
 
 def most_rare_tokens(case: Case) -> float | None:
-    """The policy's largest share of rare tokens; without a forecast there is always one."""
-    spec = case.spec
-    if spec is None:
-        return None
-    own = spec.max_rare_token_share
+    """The largest share of rare tokens."""
+    own = case.spec.max_rare_token_share
     return RULES_MAX_RARE_TOKEN_SHARE if own is None and case.forecast is None else own
 
 

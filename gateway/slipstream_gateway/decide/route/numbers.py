@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from slipstream_core.manifest.speculation_policy import SpeculationPolicySpec
-from slipstream_core.manifest.status import Phase
 from slipstream_core.observation import Forecast
-from slipstream_core.types import Mode, Reason, RequestProfile
+from slipstream_core.types import Mode
 
 from slipstream_gateway.decide.route import break_even, guards
-from slipstream_gateway.decide.route.break_even import se_s
 from slipstream_gateway.decide.route.case import Case, Number, draft_lengths
 from slipstream_gateway.decide.route.predicted_saving import PredictedSaving
-from slipstream_gateway.decide.route.steps import (
-    STEPS,
-    Step,
-    hold_back_share,
-    is_explorable,
-    is_not_reached,
-    is_shareable,
-)
+from slipstream_gateway.decide.route.steps import hold_back_share
 
 
 class Numbers(Mapping[str, Number]):
-    """The numbers of a case, by stable names, in the order of their use."""
+    """The numbers of a case, by stable names: the classifier's, the forecast, the saving, and the limits that apply."""
 
     __slots__ = ("_case", "_found")
 
@@ -46,19 +36,19 @@ class Numbers(Mapping[str, Number]):
 
     def _all(self) -> dict[str, Number]:
         if self._found is None:
-            case, found = self._case, _of_profile(self._case.profile)
-            if case.forecast is not None and case.saving is not None and case.spec is not None:
-                found |= _of_forecast(case.forecast)
-                found |= _of_saving(case, case.saving, case.spec)
-                if case.is_timed:
-                    found["saving_se_s"] = se_s(case.route, case.forecast, case.saving)
-            if case.pressure > 0.0:
-                found |= {"pressure": case.pressure, "longest_draft_length": case.longest}
-            self._found = found | _of_steps(case)
+            case, found = self._case, _of_request(self._case)
+            if case.forecast is not None and case.saving is not None:
+                found |= _of_forecast(case.forecast) | _of_saving(case, case.saving)
+            if case.route.policy is not None:
+                found |= _of_policy(case)
+            self._found = {name: value for name, value in found.items() if value is not None}
         return self._found
 
 
-def _of_profile(profile: RequestProfile) -> dict[str, Number]:
+def _of_request(case: Case) -> dict[str, Number | None]:
+    profile, standing = case.profile, case.standing
+    asked, accepted = draft_lengths(case.route, case.spec, case.rule)[1], case.health.longest_draft
+    missing = guards.missing_speculative(case) or case.missing_plain
     return {
         "task": profile.task.value,
         "confidence": profile.confidence,
@@ -66,160 +56,82 @@ def _of_profile(profile: RequestProfile) -> dict[str, Number]:
         "rare_token_share": profile.rare_token_share,
         "prompt_tokens": profile.prompt_tokens,
         "structured_output": profile.structured_output,
+        "pressure": case.pressure or None,
+        "longest_draft_length": case.longest if case.pressure else None,
+        "servers_longest_draft": accepted if accepted is not None and accepted < asked else None,
+        "phase": standing.phase.value if standing is not None else None,
+        "rollout_share": standing.share if standing is not None else None,
+        "unsupported": ", ".join(missing) or None,
     }
 
 
-def _of_forecast(forecast: Forecast) -> dict[str, Number]:
-    tokens, acceptance, base = forecast.output_tokens, forecast.acceptance, forecast.step_base_s
-    found: dict[str, Number] = {
+def _of_forecast(forecast: Forecast) -> dict[str, Number | None]:
+    tokens, acceptance, neighbours = forecast.output_tokens, forecast.acceptance, forecast.neighbours_step_s
+    found: dict[str, Number | None] = {
         "load": forecast.load,
         "output_tokens": tokens.mean,
         "output_tokens_se": tokens.se,
         "output_tokens_samples": tokens.samples,
         "output_tokens_level": tokens.level.value,
+        "plain_tpot_s": forecast.plain_tpot_s.mean,
+        "plain_tpot_level": forecast.plain_tpot_s.level.value,
+        "step_base_s": forecast.step_base_s.mean,
+        "step_per_draft_token_s": forecast.step_per_draft_token_s.mean,
+        "step_level": forecast.step_base_s.level.value,
     }
     if acceptance is not None:
-        found["acceptance"] = acceptance.mean
-        found["acceptance_se"] = acceptance.se
-        found["acceptance_samples"] = acceptance.samples
-        found["acceptance_level"] = acceptance.level.value
-    found["plain_tpot_s"] = forecast.plain_tpot_s.mean
-    found["plain_tpot_level"] = forecast.plain_tpot_s.level.value
-    found["step_base_s"] = base.mean
-    found["step_per_draft_token_s"] = forecast.step_per_draft_token_s.mean
-    found["step_level"] = base.level.value
-    if forecast.neighbours_step_s is not None:
-        found["neighbours_step_s"] = forecast.neighbours_step_s.mean
-        found["neighbours_draft_length"] = forecast.neighbours_draft_length
-    return found
-
-
-def _of_saving(case: Case, best: PredictedSaving, spec: SpeculationPolicySpec) -> dict[str, Number]:
-    """In seconds; as a share of the plain answer's time before any answer was timed."""
-    found: dict[str, Number] = {"best_draft_length": best.draft_length, "tokens_per_step": best.tokens_per_step}
-    if case.is_timed:
         found |= {
-            "speculative_tpot_s": best.speculative_tpot_s,
-            "plain_s": best.plain_s,
-            "speculative_s": best.speculative_s,
-            "saving_s": best.saving_s,
-            "margin_s": spec.margin * best.plain_s,
+            "acceptance": acceptance.mean,
+            "acceptance_se": acceptance.se,
+            "acceptance_samples": acceptance.samples,
+            "acceptance_level": acceptance.level.value,
         }
-    else:
+    if neighbours is not None:
+        found |= {
+            "neighbours_step_s": neighbours.mean,
+            "neighbours_draft_length": forecast.neighbours_draft_length,
+        }
+    return found
+
+
+def _of_saving(case: Case, best: PredictedSaving) -> dict[str, Number | None]:
+    """In seconds; as a share of the plain answer's time before any answer was timed."""
+    counted_s, spec = break_even.counted_saving_s(case, best), case.spec
+    bound = "saving_lower_bound" if counted_s < best.saving_s else "saving_upper_bound"
+    found: dict[str, Number | None] = {
+        "best_draft_length": best.draft_length,
+        "tokens_per_step": best.tokens_per_step,
+        "decision": spec.decision,
+        "confidence_asked": spec.confidence,
+        "cost_increase": break_even.cost_increase(case),
+        "max_cost_increase": spec.max_cost_increase,
+        "exploration_share": spec.exploration_share if break_even.may_explore(case) else None,
+    }
+    if not case.is_timed:
         found |= {"saving_share": best.saving_s / best.plain_s, "margin_share": spec.margin}
-    return found | {"decision": spec.decision, "confidence_asked": spec.confidence}
+        return found | ({f"{bound}_share": counted_s / best.plain_s} if counted_s != best.saving_s else {})
+    found |= {
+        "speculative_tpot_s": best.speculative_tpot_s,
+        "plain_s": best.plain_s,
+        "speculative_s": best.speculative_s,
+        "saving_s": best.saving_s,
+        "margin_s": spec.margin * best.plain_s,
+        "saving_se_s": break_even.se_s(case),
+    }
+    return found | ({f"{bound}_s": counted_s} if counted_s != best.saving_s else {})
 
 
-def _of_steps(case: Case) -> dict[str, Number]:
-    """The figures of the steps that the decision took, which are pure: they are taken again."""
-    found: dict[str, Number] = {}
-    longest = draft_lengths(case.route, case.spec, case.rule)[1]
-    if case.health.longest_draft is not None and case.health.longest_draft < longest:
-        found["servers_longest_draft"] = case.health.longest_draft
-    for step in STEPS:
-        found |= _NUMBERS[step](case)
-        choice = step(case)
-        if choice is None:
-            continue
-        if choice.reason is Reason.UNKNOWN_CLASS and case.saving is not None:
-            found |= _of_thresholds(case)
-        if is_explorable(case, choice):
-            found |= _of_cost(case)
-            if case.spec is not None and break_even.may_explore(case):
-                found["exploration_share"] = case.spec.exploration_share
-        elif is_shareable(choice) and not break_even.shed(case, choice) and not is_not_reached(case, choice):
-            found["hold_back_share"] = hold_back_share(case)
-        return found
-    return found
-
-
-def _of_switches(case: Case) -> dict[str, Number]:
-    if case.standing is None or guards.off(case.route) is not None:
-        return {}
-    return {"phase": case.standing.phase.value, "rollout_share": case.standing.share}
-
-
-def _of_capabilities(case: Case) -> dict[str, Number]:
-    missing = guards.missing_speculative(case) or case.missing_plain
-    return {"unsupported": ", ".join(missing)} if missing else {}
-
-
-def _of_client_mode(case: Case) -> dict[str, Number]:
-    if case.request.mode is Mode.AUTO or case.spec is None:
-        return {}
-    return {"client_mode": case.request.mode.value, "allow_client_mode": case.spec.allow_client_mode}
-
-
-def _of_class_rule(case: Case) -> dict[str, Number]:
-    rule = case.rule
-    disabled = case.standing is not None and case.standing.phase is Phase.DISABLED
-    if rule is None or (disabled and rule.mode == "auto"):
-        return {}
-    return {"class_rule": f"{rule.name}: {rule.mode}"}
-
-
-def _of_unknown_class(case: Case) -> dict[str, Number]:
-    least = guards.least_confidence(case)
-    return {} if least is None else {"min_confidence": least}
-
-
-def _of_short_output(case: Case) -> dict[str, Number]:
-    shortest = guards.least_output_tokens(case)
-    return {} if shortest is None else {"min_output_tokens": shortest}
-
-
-def _of_rare_tokens(case: Case) -> dict[str, Number]:
-    rarest = guards.most_rare_tokens(case)
-    return {} if rarest is None else {"max_rare_token_share": rarest}
-
-
-def _of_hot_sampling(case: Case) -> dict[str, Number]:
-    if case.spec is None:
-        return {}
-    return {"temperature": case.request.temperature, "max_temperature": case.spec.max_temperature}
-
-
-def _of_long_context(case: Case) -> dict[str, Number]:
-    return {} if case.spec is None else {"max_context_tokens": case.spec.max_context_tokens}
-
-
-def _of_thresholds(case: Case) -> dict[str, Number]:
-    found: dict[str, Number] = {}
-    for step in guards.THRESHOLDS:
-        found |= _NUMBERS[step](case)
-        if step(case) is not None:
-            break
-    return found
-
-
-def _of_by_saving(case: Case) -> dict[str, Number]:
-    best, spec = case.saving, case.spec
-    if best is None or spec is None:
-        return {}
-    counted_s = break_even.counted_saving_s(case, best)
-    found: dict[str, Number] = {}
-    if counted_s != best.saving_s:
-        bound = "saving_lower_bound" if counted_s < best.saving_s else "saving_upper_bound"
-        found |= {f"{bound}_s": counted_s} if case.is_timed else {f"{bound}_share": counted_s / best.plain_s}
-    return found | _of_cost(case) if counted_s > spec.margin * best.plain_s else found
-
-
-def _of_cost(case: Case) -> dict[str, Number]:
-    increase = break_even.cost_increase(case)
-    if increase is None or case.spec is None or case.spec.max_cost_increase is None:
-        return {}
-    return {"cost_increase": increase, "max_cost_increase": case.spec.max_cost_increase}
-
-
-_NUMBERS: dict[Step, Callable[[Case], dict[str, Number]]] = {
-    guards.switches: _of_switches,
-    guards.capabilities: _of_capabilities,
-    guards.client_mode: _of_client_mode,
-    guards.class_rule: _of_class_rule,
-    guards.unknown_class: _of_unknown_class,
-    guards.short_output: _of_short_output,
-    guards.rare_tokens: _of_rare_tokens,
-    guards.hot_sampling: _of_hot_sampling,
-    guards.long_context: _of_long_context,
-    break_even.by_saving: _of_by_saving,
-}
+def _of_policy(case: Case) -> dict[str, Number | None]:
+    spec, rule, mode = case.spec, case.rule, case.request.mode
+    return {
+        "client_mode": mode.value if mode is not Mode.AUTO else None,
+        "allow_client_mode": spec.allow_client_mode if mode is not Mode.AUTO else None,
+        "class_rule": f"{rule.name}: {rule.mode}" if rule is not None else None,
+        "min_confidence": guards.least_confidence(case),
+        "min_output_tokens": guards.least_output_tokens(case),
+        "max_rare_token_share": guards.most_rare_tokens(case),
+        "temperature": case.request.temperature,
+        "max_temperature": spec.max_temperature,
+        "max_context_tokens": spec.max_context_tokens,
+        "hold_back_share": hold_back_share(case),
+    }
