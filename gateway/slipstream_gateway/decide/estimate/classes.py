@@ -17,6 +17,7 @@ from slipstream_gateway.decide.estimate.class_lengths import ClassLengths, Share
 from slipstream_gateway.decide.estimate.outcomes import pace_of, trials_of
 from slipstream_gateway.decide.estimate.pools import PoolModel, SharedPool
 from slipstream_gateway.decide.estimate.ratios import ArmRatios, Ratio, RatioPrior, unseen
+from slipstream_gateway.decide.estimate.slowdown import SlowdownAlarm
 
 # Log ratios of times between classes: noise of one answer, between classes, and of an arm beyond its class.
 _PACE_NOISE, _PACE_SHARED, _PACE_ARM = 0.2, 0.15, 0.07
@@ -42,6 +43,7 @@ class KeyModel:
         self.acceptance = ClassAcceptance(key, pair.acceptance)
         self._key = key
         self._paces: dict[str, ArmRatios] = {}
+        self._alarms: dict[str, SlowdownAlarm] = {}
         self._pools: OrderedDict[str, PoolModel] = OrderedDict()
 
     def pool(self, name: str, shared: SharedPool) -> PoolModel:
@@ -60,8 +62,14 @@ class KeyModel:
         found = self._paces.get(subject.cold_class)
         return unseen(_pace_prior(pool)) if found is None else (found.plain, found.speculative)
 
+    def alarm(self, subject: Subject) -> bool | None:
+        """Whether the class has an alarm; None before its first answers were compared."""
+        found = self._alarms.get(subject.cold_class)
+        return None if found is None else found.is_on
+
     def learn(self, seen: Observation, pool: PoolModel) -> None:
         """Records an outcome, here and in the times of its servers."""
+        self._alarms.setdefault(seen.subject.cold_class, SlowdownAlarm()).learn(seen)
         self._learn_length(seen)
         self._learn_times(seen, pool)
         pool.learnt()

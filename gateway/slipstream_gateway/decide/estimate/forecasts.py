@@ -64,6 +64,7 @@ def forecast(ask: Question) -> Forecast:
         neighbours_step_s=_neighbours_step(ask, plain_pace) if counted else None,
         neighbours_draft_length=query.neighbours_draft_length,
         timed=ask.plain.is_timed or ask.speculative.is_timed,
+        alarm=ask.model.alarm(query.subject),
     )
 
 
