@@ -40,9 +40,24 @@ from tests.benchmarks.rollback_paired import Floats, Size, load_of, waits
 
 NAME = "code/long"
 SUBJECT = Subject(pair="acme", cold_class=NAME, temperature=0)
-READ, LOOK, LAG, DELIVERY = 20, 40, 20, 5
+RATE = 20.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SINCE = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+class Pace(NamedTuple):
+    """Numbers of requests: until an outcome is in Redis, between two reads of it, between two looks at the facts, and
+    in flight."""
+
+    delivery: int
+    read: int
+    look: int
+    flight: int
+
+    @classmethod
+    def of(cls, rate: float) -> Pace:
+        """That of `rate` requests per second."""
+        return cls(*(max(round(seconds * rate), 1) for seconds in (0.25, 1.0, 2.0, 1.0)))
 
 
 class Traffic(NamedTuple):
@@ -72,15 +87,18 @@ def traffic(
     return Traffic(seconds, change, np.ceil(200.0 * length), random.random(requests))
 
 
+PACE = Pace.of(RATE)
+
+
 class Gateway:
     """The draws of the control: by the operator's last share, or that of an alarm."""
 
-    def __init__(self, spec: SpeculationPolicySpec) -> None:
+    def __init__(self, spec: SpeculationPolicySpec, pace: Pace) -> None:
         self._alarm, self._usual, self._least = SlowdownAlarm(), spec.hold_back_share, spec.hold_back_share
         most = spec.max_hold_back_share
         self._most = ALARM_SHARE if most is None else most
-        self._alarms: deque[bool | None] = deque([None] * (LAG + DELIVERY))
-        self._shares: deque[float] = deque([spec.hold_back_share] * LAG)
+        self._alarms: deque[bool | None] = deque([None] * (pace.flight + pace.delivery))
+        self._shares: deque[float] = deque([spec.hold_back_share] * pace.flight)
 
     def draw(self, draw: float, share: float) -> tuple[bool, bool]:
         """Whether a request is control, and whether an alarm has an effect. `share` is the operator's."""
@@ -94,9 +112,9 @@ class Gateway:
         self._alarm.learn(seen)
 
 
-def judge(found: Traffic, spec: SpeculationPolicySpec) -> Judged:
+def judge(found: Traffic, spec: SpeculationPolicySpec, pace: Pace = PACE) -> Judged:
     """Follows a promoted class until a loss is found, or its requests end."""
-    record, control, gateway = ClassRecord(window_seconds=600), list[bool](), Gateway(spec)
+    record, control, gateway = ClassRecord(window_seconds=600), list[bool](), Gateway(spec, pace)
     terms = terms_of(spec, NAME, retried=False)
     situation = Situation(spec=spec, now=NOW, held=None, released=SINCE, connected=True)
     state = ClassState(name=NAME, phase=Phase.PROMOTED, share=1.0, step=3, since=SINCE)
@@ -109,10 +127,13 @@ def judge(found: Traffic, spec: SpeculationPolicySpec) -> Judged:
         seconds = plain_s if is_control else plain_s * (1.0 + change)
         record.times.add(seconds, int(tokens), control=is_control, alarmed=alarmed)
         gateway.learn(seen_of(seconds, int(tokens), is_control, alarmed))
-        if index % READ == READ - 1 and record.times.found_loss(terms.alarm_at, margin=terms.margin) is not None:
-            end = min(index + 1 + DELIVERY, len(found.draws))
+        if (
+            index % pace.read == pace.read - 1
+            and record.times.found_loss(terms.alarm_at, margin=terms.margin) is not None
+        ):
+            end = min(index + 1 + pace.delivery, len(found.draws))
             return Judged(end, control + [gateway.draw(one, share)[0] for one in found.draws[index + 1 : end]])
-        if index % LOOK == LOOK - 1:
+        if index % pace.look == pace.look - 1:
             facts = record.facts(terms, NOW.timestamp())
             latest, share = share, hold_back_share(state, facts, situation, before=share) or 0.0
             if share != latest:
@@ -216,11 +237,26 @@ def report_losses(
         report.require(size.is_small or not late, f"a loss of {loss:.0%} is found too late")
 
 
+def report_rates(random: np.random.Generator, size: Size, report: Report) -> None:
+    """The answers and the seconds until a loss is found that begins after 5,000 requests with a gain of 20 %."""
+    begin = size.scaled(5_000)
+    for loss, requests in ((0.1, 30_000), (0.36, 8_000), (1.0, 4_000)):
+        end = begin + size.scaled(requests)
+        some = [traffic(random, loss=loss, before=-0.2, begin=begin, requests=end) for _ in range(size.classes)]
+        for rate in (2.0, 20.0, 200.0):
+            judged = [judge(one, DEFAULT, Pace.of(rate)) for one in some]
+            late = [one.control[begin : one.at] if one.at > begin else None for one in judged]
+            columns = waits("answers_", [math.inf if one is None else float(one.count(False)) for one in late])
+            columns |= waits("seconds_", [math.inf if one is None else len(one) / rate for one in late])
+            report.row(f"loss {loss:.0%}, {rate:g} requests/s", **columns)
+
+
 def measure(args: argparse.Namespace, report: Report) -> None:
     random, size = np.random.default_rng(args.seed), Size(args.classes, args.share)
     report_losses(random, size, report, LOSSES)
     report_false(random, size, report)
     report_losses(np.random.default_rng([args.seed, 1]), size, report, MORE_LOSSES)
+    report_rates(np.random.default_rng([args.seed, 2]), size, report)
 
 
 if __name__ == "__main__":

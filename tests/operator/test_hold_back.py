@@ -134,7 +134,7 @@ def test_loss_is_found_sooner_with_the_raised_share_and_none_is_found_where_none
 def test_large_loss_is_found_within_few_answers_with_the_alarm_of_the_gateways(
     before: float, begin: int, most: float
 ) -> None:
-    """The medians that tests/benchmarks/rollback_paired_share.py measures are MEDIANS answers."""
+    """The medians that tests/benchmarks/rollback_paired_share.py measures are 30 and 57 answers."""
     random = np.random.default_rng(3)
     some = [traffic(random, loss=1.0, before=before, begin=begin, requests=begin + 4_000) for _ in range(9)]
     default, fixed = (
