@@ -106,8 +106,8 @@ class SpeculationPolicySpec(Spec, frozen=True, kw_only=True):
         Share | None,
         Meta(
             description="Upper limit of holdBackShare, which a cluster raises in a class whose comparison with the "
-            "control is inconclusive, and lowers again. A holdBackShare of 0 is never raised. null: 0.1 for the "
-            "operator, or holdBackShare if that is more, and 0.75 for the alarms of gateways."
+            "control is inconclusive. A holdBackShare of 0 is never raised. null: 0.1, or holdBackShare if that is "
+            "more; 0.75 for alarms of gateways."
         ),
     ] = None
     exploration_share: Annotated[
