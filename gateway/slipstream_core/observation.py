@@ -46,7 +46,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `neighbours_step_s` is the time of a step in the present batch, counting only neighbours that speculate because it
     pays for them alone, and continue whatever this request does; None without such neighbours.
     `neighbours_draft_length` is the sum of their draft lengths over `load`. `timed`: an answer of these servers has
-    been timed. Before that, only the ratios of the times mean something.
+    been timed. Before that, only the ratios of the times mean something. `alarm`: the key's speculative answers of the
+    class became slower, and more control has to show whether speculation is the cause; None: they are not compared yet.
     """
 
     output_tokens: Estimate
@@ -58,6 +59,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     neighbours_step_s: Estimate | None = None
     neighbours_draft_length: float = 0.0
     timed: bool = True
+    alarm: bool | None = False
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -132,8 +134,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request had been alone there, because in a little-used pool fewer requests share its steps, whatever speculation
     does. `revision` is the new revision with which the serving one was compared at the time, empty without such a
     comparison; `canary`: the draw sent the request to the new one. `content` is measured while two revisions are
-    compared, for a part of the answers; None for others. Replicas of different versions share observations: a
-    new field needs a default, and readers ignore unknown fields.
+    compared, for a part of the answers; None for others. `alarmed`: the arm was drawn with the control's share
+    of an alarm (see `Forecast`). Replicas of different versions share observations: a new field needs a default, and
+    readers ignore unknown fields.
     """
 
     subject: Subject
@@ -161,6 +164,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     revision: str = ""
     canary: bool = False
     content: Content | None = None
+    alarmed: bool = False
 
 
 def cost_of(seen: Observation) -> float | None:

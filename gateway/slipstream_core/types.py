@@ -255,7 +255,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     would speculate whatever its neighbours do, so that other decisions may count on it. `adaptive`: the draft length is
     a maximum, and in each step the server verifies as many draft tokens as pay. `protected`: drafts do
     not delay its tokens, on servers that support it. `revision` is the new revision of the
-    pair whose servers answer; empty for the serving one.
+    pair whose servers answer; empty for the serving one. `alarmed`: the control's share is that of an alarm.
     """
 
     arm: Arm
@@ -269,6 +269,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     adaptive: bool = False
     protected: bool = False
     revision: str = ""
+    alarmed: bool = False
 
     @property
     def step_draft_tokens(self) -> int:

@@ -18,13 +18,15 @@ from functools import cache
 LOOK_S = 10.0
 """A process is frozen after three such times in a row. One may be that of a container that was paused as a whole."""
 
-# The pipe is closed when this process ends. 50 ticks are 0.5 s of processor time. The state of a thread is D if it
+# The pipe is closed when this process ends, or its last forked child: the shell then has another parent before, and the
+# id may be that of another process. 50 ticks are 0.5 s of processor time. The state of a thread is D if it
 # waits for a disk, and R if it runs, or waits for a processor.
 _WATCH = """
 used_ticks() { echo $(($(cut -d ' ' --output-delimiter=+ -f 14,15 "/proc/$PPID/stat"))); }
+is_child() { read -r _ _ _ parent _ < "/proc/$$/stat" && [ "$parent" = "$PPID" ]; }
 is_busy() { [ $(($(used_ticks) - used)) -ge 50 ] || grep -qs '^State:.[DR]' "/proc/$PPID/task/"*/status; }
 silent=0 used=$(used_ticks)
-while [ "$silent" -lt 3 ]; do
+while [ "$silent" -lt 3 ] && is_child; do
     byte=$(timeout --foreground "$1" head -c 1)
     case $?$byte in
         0.) silent=0 ;;
@@ -34,6 +36,7 @@ while [ "$silent" -lt 3 ]; do
     esac
     used=$(used_ticks)
 done
+is_child || exit
 echo "error: the process $PPID of vLLM is frozen, so it is killed" >&2
 kill -s KILL "$PPID"
 """

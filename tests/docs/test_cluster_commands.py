@@ -83,6 +83,7 @@ def test_guide_goes_from_an_empty_cluster_to_an_uninstall(
     path = PAIR.format(f"{namespace}-demo")
     cluster_shell.run(install, here, folder=ROOT)
     _assert_redis_is_set(kube, namespace)
+    assert _millicores(kube, namespace) == 850  # as the page says, so that two cores suffice
     cluster_shell.run(pods, here)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(
@@ -125,6 +126,18 @@ def test_preparations_for_production_are_taken(
     cluster_shell.run(redis, named(namespace))
     kube.namespace(f"{namespace}-llm")
     cluster_shell.run(bindings, named(namespace) | {"--namespace llm": f"--namespace {namespace}-llm"})
+
+
+def _millicores(kube: KubeApiServer, namespace: str) -> int:
+    """The processor time that the release's pods request, with those of the example."""
+    requests = [
+        (int(each["spec"]["replicas"]), each["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"])
+        for kinds in ("deployments", "statefulsets")
+        for each in kube.client().items(f"/apis/apps/v1/namespaces/{namespace}/{kinds}")
+    ]
+    pair = next(yaml.safe_load_all((ROOT / "deploy" / "examples" / "cluster-embedded.yaml").read_text()))
+    requests.append((pair["spec"]["serving"]["replicas"], pair["spec"]["serving"]["resources"]["requests"]))
+    return sum(replicas * int(asked["cpu"].removesuffix("m")) for replicas, asked in requests)
 
 
 def _redis(kube: KubeApiServer, namespace: str) -> str:

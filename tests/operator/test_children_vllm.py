@@ -225,6 +225,9 @@ def test_a_server_of_several_nodes_is_a_group():
     assert leader["resources"] == worker["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     assert "readinessProbe" in leader
     assert not {"readinessProbe", "startupProbe", "livenessProbe", "ports"} & worker.keys()
+    # The watchdog of a worker ends its node, and so the group, also before the server is ready.
+    assert templates["workerTemplate"]["spec"]["shareProcessNamespace"]
+    assert [part for part in worker["args"] if part.startswith("--scheduler-cls")], "without it there is no watchdog"
 
 
 def test_workers_get_sigterm_after_the_leader_has_finished_its_answers():

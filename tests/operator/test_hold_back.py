@@ -11,7 +11,7 @@ from slipstream_core.types import Arm
 from slipstream_operator.rollout.analysis.facts import GainFacts
 
 from tests.benchmarks import rollback_paired_share
-from tests.benchmarks.rollback_paired_share import FIXED, RAISED, judge, traffic
+from tests.benchmarks.rollback_paired_share import DEFAULT, FIXED, RAISED, judge, traffic
 from tests.operator.policy_world import World, promoted, raw_policy
 
 STEPS = [{"share": 0.5, "soakSeconds": 60}, {"share": 1.0, "soakSeconds": 60}]
@@ -113,13 +113,13 @@ def test_requests_from_before_a_new_share_count_for_no_comparison() -> None:
     counted = gain_of(world)
     assert min(counted.speculative, counted.control) >= 50
     world.serve(40, seconds=1.0, arms=(Arm.SPECULATIVE,), e2e_s=30.0)  # they began before
+    world.serve(5, seconds=1.0, arms=(Arm.SPECULATIVE,), e2e_s=30.0, alarmed=True)  # so did these, with another share
     world.serve_and_look(3, seconds=60.0)
     after = gain_of(world)
-    assert (after.speculative - counted.speculative, after.control - counted.control) == (3, 3)
+    assert (after.speculative - counted.speculative, after.control - counted.control) == (5 + 3, 3)
 
 
 def test_loss_is_found_sooner_with_the_raised_share_and_none_is_found_where_none_is() -> None:
-    """The medians that tests/benchmarks/rollback_paired_share.py measures are 5,000 and 1,244 answers."""
     random = np.random.default_rng(3)
     some = [traffic(random, loss=0.1, requests=12_000) for _ in range(9)]
     waits = {
@@ -128,6 +128,19 @@ def test_loss_is_found_sooner_with_the_raised_share_and_none_is_found_where_none
     assert waits[RAISED] < 2_500.0 < waits[FIXED]
     none = [traffic(random, loss=0.0, requests=15_000) for _ in range(10)]
     assert sum(judge(one, RAISED).at > 0 for one in none) == 0
+
+
+@pytest.mark.parametrize(("before", "begin", "most"), [(0.0, 0, 60.0), (-0.2, 5_000, 90.0)])
+def test_large_loss_is_found_within_few_answers_with_the_alarm_of_the_gateways(
+    before: float, begin: int, most: float
+) -> None:
+    """The medians that tests/benchmarks/rollback_paired_share.py measures are 30 and 57 answers."""
+    random = np.random.default_rng(3)
+    some = [traffic(random, loss=1.0, before=before, begin=begin, requests=begin + 4_000) for _ in range(9)]
+    default, fixed = (
+        np.median([rollback_paired_share.answers_until(one, spec, begin) for one in some]) for spec in (DEFAULT, FIXED)
+    )
+    assert default < most < 150.0 < fixed
 
 
 def test_gain_costs_little_more_control_than_the_policys_share() -> None:

@@ -105,6 +105,26 @@ async def test_each_outcome_counts_once_across_restarts_in_the_middle(
     await soon(lambda: second.changed == [KEY], "told once of them all")
 
 
+async def test_a_loss_is_told_at_once(
+    redis: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
+) -> None:
+    one = operator(redis.url)
+    since = rfc3339(datetime.fromtimestamp(one.now_s - 3600, UTC))
+    promoted = ClassStatus(name=CODE, phase=Phase.PROMOTED, share=1.0, since=since)
+    one.evidence.follow(KEY, msgspec.structs.replace(EMPTY, classes=(promoted,)))
+    for _ in range(100):
+        send(gateway, 1, e2e_s=2.0)
+        send(gateway, 1, arm=Arm.CONTROL)
+    await soon(lambda: (found := one.evidence.facts(KEY).get(CODE)) is not None and found.loss is not None, "a loss")
+    assert KEY in one.changed  # and not after the pause between two reconciles
+    back = msgspec.structs.replace(promoted, phase=Phase.ROLLED_BACK, share=0.0)
+    one.evidence.follow(KEY, msgspec.structs.replace(EMPTY, classes=(back,)))
+    one.changed.clear()
+    send(gateway, 1, name=LONG)
+    await soon(lambda: LONG in one.evidence.facts(KEY), "an outcome of another class")
+    assert one.changed == []  # the loss has been acted on
+
+
 async def test_redis_that_was_emptied_is_gone_on_with(
     redis: RedisServer, gateway: RedisStore, operator: Callable[..., Operator], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -204,6 +204,7 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
             priced_s=usage.engine_s if self.one_pool else times.e2e_s,
             revision=self.revision,
             canary=self.canary,
+            alarmed=decision.alarmed,
             content=content,
         )
         self.outcomes.record(observation)

@@ -27,15 +27,17 @@ _STUCK_BEATS = 7
 # Waits at a pipe that the kernel closes when this process ends. The start time tells Triton from a later process with
 # its id. As the first process of a container Triton ignores SIGKILL from inside, and ends after SIGTERM.
 # A look without a heartbeat counts if the process used less than 5 % of a core in it (a second has 100 ticks), and no
-# thread waits for a disk (the state D), runs, or waits for a processor (R).
+# thread waits for a disk (the state D), runs, or waits for a processor (R). A forked child may hold the pipe after this
+# process has ended: the shell then has another parent, and the id may be that of another process.
 _WATCH = """
 started() { cut -d ' ' -f 22 "/proc/$1/stat" 2> /dev/null; }
 used_ticks() { echo $(($(cut -d ' ' --output-delimiter=+ -f 14,15 "/proc/$PPID/stat"))); }
+is_child() { read -r _ _ _ parent _ < "/proc/$$/stat" && [ "$parent" = "$PPID" ]; }
 is_busy() {
     [ $(($(used_ticks) - used)) -ge "$idle_ticks" ] || grep -qs '^State:.[DR]' "/proc/$PPID/task/"*/status
 }
 triton=$1 look_s=$2 idle_ticks=$3 at=$(started "$1") silent=0 used=$(used_ticks)
-while [ "$silent" -lt 3 ]; do
+while [ "$silent" -lt 3 ] && is_child; do
     byte=$(timeout --foreground "$look_s" head -c 1)
     case $?$byte in
         0.) silent=0 ;;
@@ -47,7 +49,7 @@ while [ "$silent" -lt 3 ]; do
     esac
     used=$(used_ticks)
 done
-if [ "$silent" = 3 ]; then
+if [ "$silent" = 3 ] && is_child; then
     echo "error: the Python process of a model is frozen, or waits for Triton, so it is killed" >&2
     kill -s KILL "$PPID"
 fi

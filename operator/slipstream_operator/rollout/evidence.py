@@ -246,13 +246,17 @@ class CollectedEvidence:
             return
         book.ledger.passed(position)
         self._tell_later(book)
+        if self._changed is not None and book.ledger.shows_loss():
+            self._tell(book, self._changed)
 
     def _tell_later(self, book: _Book | _Comparison) -> None:
         if self._changed is not None and book.pending is None:
             book.pending = asyncio.get_running_loop().call_later(_CHANGED_EVERY_S, self._tell, book, self._changed)
 
     def _tell(self, book: _Book | _Comparison, changed: Callable[[ObjectKey], None]) -> None:
-        book.pending = None
+        if book.pending is not None:
+            book.pending.cancel()
+            book.pending = None
         if book is self._books.get(book.key) or book in self._comparisons.values():
             changed(book.key)
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
+import textwrap
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.support.polling import PATIENCE_S, eventually
+from tests.support.watched import FORK_WITH_THE_PIPE, SILENT_LOOKS, Watched
 
 pytestmark = pytest.mark.integration
 
-LOOK_S, SILENT_LOOKS = 2.0, 3
+LOOK_S = 2.0
 MODEL = f"""
 import asyncio, os, sys, threading, time
 from slipstream_engine.pipe.watchdog import TritonCalls, Watchdog
@@ -49,6 +48,7 @@ while order := sys.stdin.readline().strip():
     if order == "wait in a call":
         threading.Thread(target=compute, daemon=True).start()
         threading.Thread(target=work, args=[threading.Event().wait], daemon=True).start()
+    if order == "fork with the pipe":{textwrap.indent(FORK_WITH_THE_PIPE, " " * 8)}
     if order.startswith("/"):
         os.posix_spawn("/bin/true", ["true"], {{}}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, order, os.O_RDONLY, 0)])
         print("read", flush=True)
@@ -65,62 +65,44 @@ LONG_S = 300.0
 SHORT_S = 0.5
 
 
-class Triton:
-    """A process in place of Triton, and its model's process."""
+class Triton(Watched):
+    """A process in place of Triton, and its model's process, which is watched."""
 
     def __init__(self, lives_s: float) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", TRITON, MODEL, str(lives_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        lines = {self.line(), self.line()}
-        [pid] = lines - {"loaded"}
-        self.model = psutil.Process(int(pid))
-        [self.watchdog] = self.model.children()
+        super().__init__(TRITON, MODEL, str(lives_s))
 
-    def order(self, order: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{order}\n")
-        self.process.stdin.flush()
-
-    def look(self) -> set[int]:
-        """The process in which the watchdog waits for a heartbeat, a new one each time."""
-        return {child.pid for child in self.watchdog.children()}
-
-    def wait_for_looks(self, number: int) -> None:
-        for _ in range(number):
-            before = self.look()
-            eventually(lambda before=before: not self.look() <= before, "another look")
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+    def started(self) -> psutil.Process:
+        [pid] = {self.line(), self.line()} - {"loaded"}
+        return psutil.Process(int(pid))
 
 
 @pytest.fixture
 def long_triton() -> Iterator[Triton]:
     triton = Triton(LONG_S)
     yield triton
-    with suppress(ProcessLookupError):
-        os.killpg(triton.process.pid, signal.SIGKILL)  # with a child that waits
-    triton.process.communicate()
+    triton.end()
 
 
 def test_triton_ends_when_the_process_of_its_model_is_killed(long_triton: Triton) -> None:
-    long_triton.model.kill()
+    long_triton.target.kill()
     assert long_triton.process.wait(PATIENCE_S) == -signal.SIGKILL
-    psutil.wait_procs([long_triton.watchdog], timeout=PATIENCE_S)
-    assert not long_triton.watchdog.is_running()
+    long_triton.wait_for_watchdog()
+
+
+def test_triton_ends_and_no_other_process_when_a_child_of_its_model_holds_the_pipe(long_triton: Triton) -> None:
+    """The id of the model's process may be that of another one by then."""
+    long_triton.order("fork with the pipe")
+    assert long_triton.line() == "forked"
+    long_triton.target.kill()
+    assert long_triton.process.wait(PATIENCE_S) == -signal.SIGKILL
+    assert "frozen" not in long_triton.end()
 
 
 def test_triton_ends_when_the_process_of_its_model_is_frozen(long_triton: Triton) -> None:
-    long_triton.model.suspend()
+    long_triton.target.suspend()
     assert long_triton.process.wait(PATIENCE_S) == -signal.SIGKILL
-    psutil.wait_procs([long_triton.model, long_triton.watchdog], timeout=PATIENCE_S)
-    assert not long_triton.model.is_running()
+    psutil.wait_procs([long_triton.target, long_triton.watchdog], timeout=PATIENCE_S)
+    assert not long_triton.target.is_running()
 
 
 def test_triton_ends_when_the_event_loop_of_its_model_hangs(long_triton: Triton) -> None:
@@ -141,14 +123,14 @@ def test_triton_goes_on_while_calls_come_back(long_triton: Triton) -> None:
 
 
 def test_triton_goes_on_after_a_short_pause_and_during_a_long_computation(long_triton: Triton) -> None:
-    long_triton.model.suspend()
+    long_triton.target.suspend()
     long_triton.wait_for_looks(1)
-    long_triton.model.resume()
+    long_triton.target.resume()
     long_triton.wait_for_looks(SILENT_LOOKS + 2)
     long_triton.order("compute")
     long_triton.wait_for_looks(SILENT_LOOKS + 2)
     assert long_triton.process.poll() is None
-    assert long_triton.model.is_running()
+    assert long_triton.target.is_running()
 
 
 def test_triton_goes_on_while_its_model_waits_for_a_disk(long_triton: Triton, tmp_path: Path) -> None:
@@ -156,7 +138,7 @@ def test_triton_goes_on_while_its_model_waits_for_a_disk(long_triton: Triton, tm
     slow = tmp_path / "slow"
     os.mkfifo(slow)
     long_triton.order(str(slow))
-    eventually(lambda: long_triton.model.status() == psutil.STATUS_DISK_SLEEP, "the model waits")
+    eventually(lambda: long_triton.target.status() == psutil.STATUS_DISK_SLEEP, "the model waits")
     long_triton.wait_for_looks(SILENT_LOOKS + 2)
     slow.write_bytes(b"")
     assert long_triton.line() == "read"
@@ -174,5 +156,4 @@ def test_watchdog_ends_when_triton_ended_first(long_triton: Triton) -> None:
     """When Triton ends first, its model's process notices that and ends without a word."""
     long_triton.process.kill()
     long_triton.process.communicate()
-    psutil.wait_procs([long_triton.watchdog], timeout=PATIENCE_S)
-    assert not long_triton.watchdog.is_running()
+    long_triton.wait_for_watchdog()

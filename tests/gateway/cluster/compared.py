@@ -42,24 +42,25 @@ class Compared(NamedTuple):
         body = {"model": "acme", "messages": [{"role": "user", "content": content}], "temperature": 0, **more}
         return httpx.post(f"{self.gateway.url}/v1/chat/completions", json=body, timeout=60)
 
-    @contextlib.asynccontextmanager
-    async def following(self, *, every_s: float = 0.05) -> AsyncIterator[list[Any]]:
-        """The outcomes that the gateway shares, as they arrive."""
-        seen: list[Any] = []
-        store = RedisStore(self.redis.url, pairs=lambda: (self.key,), interval_s=every_s)
-        reading = asyncio.create_task(store.run(seen.append))
-        try:
-            yield seen
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-            await store.aclose()
-
     async def outcomes(self, count: int) -> list[Any]:
         """The first `count` outcomes that the gateway has shared."""
-        async with self.following() as seen:
+        async with following(self.redis, self.key) as seen:
             await soon(lambda: len(seen) >= count)
         return seen
+
+
+@contextlib.asynccontextmanager
+async def following(redis: RedisServer, key: str, *, every_s: float = 0.05) -> AsyncIterator[list[Any]]:
+    """The outcomes of the pair `key` that gateways share, as they arrive."""
+    seen: list[Any] = []
+    store = RedisStore(redis.url, pairs=lambda: (key,), interval_s=every_s)
+    reading = asyncio.create_task(store.run(seen.append))
+    try:
+        yield seen
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await store.aclose()
 
 
 def compare(

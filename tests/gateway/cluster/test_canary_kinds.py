@@ -22,7 +22,7 @@ from slipstream_core.observation import Observation
 from slipstream_operator.rollout.analysis.revisions import RevisionFacts, RevisionLedger
 from slipstream_operator.rollout.canary import CanaryCase, CanaryServers, advance
 
-from tests.gateway.cluster.compared import Compared, compare
+from tests.gateway.cluster.compared import Compared, compare, following
 from tests.gateway.cluster.scripted_revisions import PROSE, STRUCTURED, TOOLS, Revision, bad, good
 from tests.support.http_server import Asked, Reply, answering
 from tests.support.redis_server import RedisServer
@@ -109,7 +109,7 @@ async def trial(
     serving, new = Revision(), Replaced()
     with answering(serving.answer) as one, answering(new.answer) as other:
         compared = compare(space, serve, redis, serving=Server(one), new=Server(other), share=canary.share)
-        async with compared.following(every_s=0.01) as seen:
+        async with following(compared.redis, compared.key, every_s=0.01) as seen:
             yield Trial(compared, new, seen, canary)
     redis.stop()
 

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
+from slipstream_core.types import Reason
 from slipstream_gateway.sources.cluster.source import FIRST_LIST_WITH_KEPT_S
 
+from tests.gateway.cluster.compared import following
 from tests.gateway.pair_manifest import chat, manifest_text
-from tests.support.polling import eventually
+from tests.support.polling import eventually, soon
+from tests.support.redis_server import RedisServer
 
 
 def _settings(space: Any, **options: Any) -> GatewaySettings:
@@ -124,3 +128,21 @@ def test_metrics_name_the_configuration_in_use(space: Any, serve: Any) -> None:
     assert gateway.metric("slipstream_config_age_seconds") < 60
     generation = _ready(gateway)["generation"]
     assert gateway.metric("slipstream_config_generation", source="cluster", generation=generation) == 1
+
+
+async def test_outcomes_say_whether_their_arm_was_drawn_under_an_alarm(
+    space: Any, serve: Any, engine: Any, redis: RedisServer
+) -> None:
+    """A class that begins at once has one, as nothing is known of its times."""
+    space.pair("acme", engine=engine)
+    lenient = {"minConfidence": 0, "minOutputTokens": 0, "maxRareTokenShare": 1, "margin": 0}
+    space.policy("acme", rollout={"steps": [{"share": 1.0}]}, parityShare=0, **lenient)
+    gateway = serve(msgspec.structs.replace(_settings(space), redis_url=redis.url))
+    async with following(redis, f"{space.name}/acme") as seen:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as client:
+            for _ in range(24):
+                reply = await client.post("/v1/chat/completions", json=chat("tokens=50"))
+                assert reply.status_code == 200
+        await soon(lambda: len(seen) == 24)
+    assert {one.reason for one in seen if one.alarmed} >= {Reason.HOLD_BACK}
+    assert {one.reason for one in seen if not one.alarmed} <= {Reason.BREAK_EVEN, Reason.EXPLORATION}

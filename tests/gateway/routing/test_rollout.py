@@ -95,6 +95,49 @@ def test_operators_share_of_the_control_goes_before_the_policys() -> None:
     assert kept < {index for index in range(500) if control(route(raised), index)}
 
 
+ALARMED, UNSEEN = (msgspec.structs.replace(PAYS, alarm=alarm) for alarm in (True, None))
+
+
+@pytest.mark.parametrize(
+    ("found", "rollout_share", "held_back", "policy", "expected"),
+    [
+        (ALARMED, 1.0, 0.02, {}, 0.75),
+        (ALARMED, 1.0, 0.1, {}, 0.75),
+        (ALARMED, 0.5, 0.02, {}, 0.5),  # with the rollout's own control, three in four again
+        (ALARMED, 0.25, 0.02, {}, 0.02),
+        (ALARMED, 1.0, 0.02, {"maxHoldBackShare": 0.2}, 0.2),
+        (ALARMED, 1.0, 0.2, {"maxHoldBackShare": 0.2}, 0.2),
+        (ALARMED, 1.0, None, {"holdBackShare": 0}, 0.0),
+        (UNSEEN, 1.0, 0.1, {}, 0.75),
+        (UNSEEN, 1.0, None, {}, 0.75),
+        (UNSEEN, 1.0, 0.02, {}, 0.02),
+        (PAYS, 1.0, 0.1, {}, 0.1),
+    ],
+)
+def test_an_alarm_raises_the_share_of_the_control_at_once(
+    found: Forecast, rollout_share: float, held_back: float | None, policy: dict[str, Any], expected: float
+) -> None:
+    served = route(standing(Phase.PROMOTED, rollout_share, held_back=held_back), **policy)
+    draws = msgspec.structs.replace(NO_DRAWS, rollout=0.0)
+    decision = run(served, found=found, draws=draws)
+    assert decision.numbers["hold_back_share"] == expected
+    assert decision.alarmed is (expected > (0.02 if held_back is None else held_back))
+    held = msgspec.structs.replace(draws, hold_back=0.0)
+    assert run(served, found=found, draws=held).alarmed is decision.alarmed
+    if decision.alarmed:
+        assert "held back for an alarm" in run(served, found=found, draws=held).detail
+
+
+def test_an_alarm_holds_nothing_back_where_nobody_would_judge_the_class() -> None:
+    for served in (
+        route(standing(Phase.ENABLED, 1.0, held_back=0.02), classes=[{"name": "summarization", "mode": "speculative"}]),
+        route(),
+    ):
+        decision = run(served, found=ALARMED)
+        assert (decision.arm, decision.alarmed) == (Arm.SPECULATIVE, False)
+        assert decision.numbers["hold_back_share"] == 0.02
+
+
 def test_a_rollout_says_how_far_it_is_and_what_the_request_would_have_done() -> None:
     decision = run(route(standing(Phase.PROGRESSING, 0.05)))
     assert decision.detail == (

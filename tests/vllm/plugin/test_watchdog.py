@@ -6,22 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.support.polling import PATIENCE_S, eventually
+from tests.support.watched import FORK_WITH_THE_PIPE, SILENT_LOOKS, Watched
 
 pytestmark = pytest.mark.integration
 
-LOOK_S, SILENT_LOOKS = 2.0, 3
+LOOK_S = 2.0
 # What a process of vLLM may do, with Python's lock held: compute, or wait for a disk. The kernel counts the wait of
 # `vfork` as the same: here for a child that opens a pipe.
 PROCESS = f"""
-import ctypes, os, sys, threading
+import ctypes, os, sys, threading, time
 from slipstream_vllm import watchdog
 watchdog.install(look_s={LOOK_S})
 watchdog.install(look_s={LOOK_S})
@@ -38,53 +39,21 @@ while order := sys.stdin.readline().strip():
         watchdog.install(look_s={LOOK_S})
         print(os.getpid(), flush=True)
         ctypes.PyDLL(None).pause()
+    if order == "fork with the pipe":{textwrap.indent(FORK_WITH_THE_PIPE, " " * 8)}
 """
-
-
-class Watched:
-    """A process with the watchdog."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-c", PROCESS]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        assert self.line() == "watched"
-        [self.watchdog] = psutil.Process(self.process.pid).children()
-
-    def order(self, order: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{order}\n")
-        self.process.stdin.flush()
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def wait_for_looks(self, number: int) -> None:
-        """Each look has a process of its own."""
-        for _ in range(number):
-            before = self.look()
-            eventually(lambda before=before: not self.look() <= before, "another look")
-
-    def look(self) -> set[int]:
-        return {child.pid for child in self.watchdog.children()}
 
 
 @pytest.fixture
 def watched() -> Iterator[Watched]:
-    watched = Watched()
+    watched = Watched(PROCESS)
     yield watched
-    with suppress(ProcessLookupError):
-        os.killpg(watched.process.pid, signal.SIGKILL)  # with a child that waits
-    watched.process.communicate()
+    watched.end()
 
 
 def test_a_stopped_process_is_killed(watched: Watched) -> None:
     watched.process.send_signal(signal.SIGSTOP)
     assert watched.process.wait(PATIENCE_S) == -signal.SIGKILL
-    psutil.wait_procs([watched.watchdog], timeout=PATIENCE_S)
-    assert not watched.watchdog.is_running()
+    watched.wait_for_watchdog()
 
 
 def test_a_process_that_waits_with_the_lock_of_python_is_killed(watched: Watched) -> None:
@@ -103,7 +72,7 @@ def test_a_process_that_waits_for_a_disk_with_the_lock_of_python_goes_on(watched
     slow = tmp_path / "slow"
     os.mkfifo(slow)
     watched.order(str(slow))
-    eventually(lambda: psutil.Process(watched.process.pid).status() == psutil.STATUS_DISK_SLEEP, "it waits")
+    eventually(lambda: watched.target.status() == psutil.STATUS_DISK_SLEEP, "it waits")
     watched.wait_for_looks(SILENT_LOOKS + 2)
     slow.write_bytes(b"")
     assert watched.line() == "read"
@@ -115,6 +84,15 @@ def test_a_short_pause_is_none(watched: Watched) -> None:
     watched.process.send_signal(signal.SIGCONT)
     watched.wait_for_looks(SILENT_LOOKS + 2)
     assert watched.process.poll() is None
+
+
+def test_no_process_is_killed_in_place_of_one_that_has_ended(watched: Watched) -> None:
+    """Its id may be that of another process, while a forked child holds its pipe."""
+    watched.order("fork with the pipe")
+    assert watched.line() == "forked"
+    watched.process.kill()
+    watched.wait_for_watchdog()
+    assert "frozen" not in watched.end()
 
 
 def test_a_forked_process_has_a_watchdog_of_its_own(watched: Watched) -> None:

@@ -16,6 +16,7 @@ from slipstream_gateway.decide.estimate.class_offsets import ClassOffsets, Varia
 from slipstream_gateway.decide.estimate.outcomes import pace_of, trials_of
 from slipstream_gateway.decide.estimate.pools import PoolModel, SharedPool
 from slipstream_gateway.decide.estimate.running import Normal, RunningMean
+from slipstream_gateway.decide.estimate.slowdown import SlowdownAlarm
 
 _LENGTHS = Variances(kinds=0.3**2, keys=0.5**2, classes=0.8**2, pairs=0.6**2)
 _ACCEPTANCE = Variances(kinds=0.08**2, keys=0.12**2, classes=priors.ACCEPTANCE_VARIANCE, pairs=0.1**2)
@@ -49,6 +50,7 @@ class KeyModel:
         self._key = key
         self._spreads: dict[str, RunningMean] = {}
         self._paces: dict[str, RunningMean] = {}
+        self._alarms: dict[str, SlowdownAlarm] = {}
         self._pools: OrderedDict[str, PoolModel] = OrderedDict()
 
     def pool(self, name: str, shared: SharedPool) -> PoolModel:
@@ -73,8 +75,14 @@ class KeyModel:
         precision = 1.0 / _PACE_VARIANCE + (found.weight / _PACE_NOISE if found is not None else 0.0)
         return Normal(found.mean * (1.0 - 1.0 / (precision * _PACE_VARIANCE)) if found else 0.0, 1.0 / precision)
 
+    def alarm(self, subject: Subject) -> bool | None:
+        """Whether the class has an alarm; None before its first answers were compared."""
+        found = self._alarms.get(subject.cold_class)
+        return None if found is None else found.is_on
+
     def learn(self, seen: Observation, pool: PoolModel) -> None:
         """Records an outcome, here and in the times of its servers."""
+        self._alarms.setdefault(seen.subject.cold_class, SlowdownAlarm()).learn(seen)
         self._learn_length(seen)
         self._learn_times(seen, pool)
 

@@ -95,7 +95,11 @@ class ArmComparisons:
         self._pairs: dict[str, dict[str, ByKey]] = {}
 
     def record(self, observation: Observation) -> None:
-        """Records a finished request; failed ones and those of neither arm are ignored. Never raises."""
+        """Records a finished request; failed ones and those of neither arm are ignored. Never raises.
+
+        Those that were drawn under an alarm are counted, but have no part in the means: the control had a larger share
+        of them, so that the slow times of an alarm would seem to be the control's.
+        """
         seen = observation
         treated = seen.arm is Arm.SPECULATIVE and seen.reason in TREATMENT
         explored = seen.arm is Arm.SPECULATIVE and seen.reason is Reason.EXPLORATION
@@ -106,10 +110,10 @@ class ArmComparisons:
             comparison.explorations += 1
         elif treated:
             comparison.speculatives += 1
-            comparison.speculative.add(seen)
         else:
             comparison.controls += 1
-            comparison.control.add(seen)
+        if not explored and not seen.alarmed:
+            (comparison.speculative if treated else comparison.control).add(seen)
         _halve_when_full(comparison)
 
     def report(self, pair: str) -> list[ClassEvidence]:

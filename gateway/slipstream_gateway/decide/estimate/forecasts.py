@@ -56,6 +56,7 @@ def forecast(query: ForecastQuery, plain: PoolModel, speculative: PoolModel, mod
         neighbours_step_s=_neighbours_step(query, plain) if counted and plain is speculative else None,
         neighbours_draft_length=query.neighbours_draft_length,
         timed=plain.is_timed or speculative.is_timed,
+        alarm=model.alarm(query.subject),
     )
 
 

@@ -6,13 +6,13 @@ None to continue; the first choice wins.
 
 from __future__ import annotations
 
-from slipstream_core.types import BY_SAVING, Arm, Decision, Reason
+from slipstream_core.types import BY_SAVING, TREATMENT, Arm, Decision, Reason
 
 from slipstream_gateway.decide.route import break_even, guards
 from slipstream_gateway.decide.route.case import ArmChoice, Case, DecisionInputs, make_case
 from slipstream_gateway.decide.route.numbers import Numbers
 from slipstream_gateway.decide.route.refusals import check_bounds
-from slipstream_gateway.decide.route.steps import compared, first_choice
+from slipstream_gateway.decide.route.steps import compared, first_choice, is_alarmed
 
 
 def decide(inputs: DecisionInputs) -> Decision:
@@ -38,6 +38,7 @@ def decide(inputs: DecisionInputs) -> Decision:
         saving_s=case.saving.saving_s if case.saving is not None and case.is_timed else None,
         unconditional=_is_unconditional(case, choice),
         adaptive=case.is_adaptive and choice.draft_length > 0 and not _is_clients_length(case, choice),
+        alarmed=(choice.arm is Arm.CONTROL or choice.reason in TREATMENT) and is_alarmed(case),
         protected=choice.arm is not Arm.CONTROL and case.spec.protect == "latency",
     )
 

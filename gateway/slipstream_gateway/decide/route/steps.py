@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from slipstream_core.manifest.status import Phase
 from slipstream_core.types import BY_SAVING, TREATMENT, Arm, Reason
 
 from slipstream_gateway.decide.route import break_even, guards
@@ -18,6 +19,8 @@ STEPS: tuple[Callable[[Case], ArmChoice | None], ...] = (
     guards.unknown_class,
     *guards.THRESHOLDS,
 )
+ALARM_SHARE = 0.75
+"""The control's share of the requests with an alarm: few speculative answers suffice to compare them."""
 _EXPLORED = (Reason.BREAK_EVEN, Reason.COST, Reason.UNKNOWN_CLASS)
 
 
@@ -62,7 +65,8 @@ def _held_back(case: Case, choice: ArmChoice) -> ArmChoice:
     """Step 6: a share of the requests that would speculate decodes plainly, for comparison."""
     if case.draws.hold_back >= hold_back_share(case):
         return choice
-    return _control(Reason.HOLD_BACK, "held back for comparison", choice)
+    why = "an alarm: speculative answers may be slower" if is_alarmed(case) else "comparison"
+    return _control(Reason.HOLD_BACK, f"held back for {why}", choice)
 
 
 def _control(reason: Reason, why: str, choice: ArmChoice) -> ArmChoice:
@@ -71,6 +75,32 @@ def _control(reason: Reason, why: str, choice: ArmChoice) -> ArmChoice:
 
 
 def hold_back_share(case: Case) -> float:
+    """The share of the class's alarm, if that is larger than the usual one."""
+    return max(_usual_share(case), _alarm_share(case))
+
+
+def is_alarmed(case: Case) -> bool:
+    """Whether the hold-back is that of an alarm. Such requests are compared with each other, since their arms were
+    drawn with other probabilities than those of the other requests."""
+    return _alarm_share(case) > _usual_share(case)
+
+
+def _usual_share(case: Case) -> float:
     """The operator's share for the class, which follows its evidence; without one, the policy's."""
     raised = case.standing.hold_back_share if case.standing is not None else None
     return case.spec.hold_back_share if raised is None else raised
+
+
+def _alarm_share(case: Case) -> float:
+    """With an alarm, the control is `ALARM_SHARE` of the requests, or `maxHoldBackShare` of them if the policy has one.
+    0 without an alarm or an operator, and where the rollout's own control is as large. No evidence of times takes back
+    a class that a rule enables. A class whose answers are not compared yet has an alarm while the operator has not
+    shown its gain."""
+    spec, standing, forecast = case.spec, case.standing, case.forecast
+    if standing is None or forecast is None or forecast.alarm is False or not spec.hold_back_share:
+        return 0.0
+    is_shown = standing.hold_back_share is not None and standing.hold_back_share <= spec.hold_back_share
+    if standing.phase is Phase.ENABLED or standing.share <= 1.0 - ALARM_SHARE or (forecast.alarm is None and is_shown):
+        return 0.0
+    most = 1.0 if spec.max_hold_back_share is None else spec.max_hold_back_share
+    return min(1.0 - (1.0 - ALARM_SHARE) / standing.share, most)

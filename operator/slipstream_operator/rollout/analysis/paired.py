@@ -14,9 +14,10 @@ The size of a block is chosen before its first answer. If a block waited for an 
 always be at its end, and a rising load would look like a loss.
 
 The control's share depends on the evidence of earlier blocks. It is constant within a block, since a change of the
-share begins a new block. Otherwise the arm with the increased share would be more frequent at the block's end, with the
-load of that time. Earlier blocks may determine the shares, and thereby the weights, of later blocks: given all earlier
-blocks, each difference is still 0 on average.
+share begins a new block. Requests that are drawn with the share of an alarm have blocks of their own. Otherwise the arm
+with the increased share would be more frequent at the block's end, with the load of that time. Earlier blocks may
+determine the shares, and thereby the weights, of later blocks: given all earlier blocks, each difference is still 0 on
+average.
 
 Two tests search for a loss. Both use likelihood ratios of normal block means with a loss to those without. The first
 covers the time since the comparison began (a sequential test; Wald, "Sequential Analysis", 1947). The second covers the
@@ -33,8 +34,9 @@ import msgspec
 
 from slipstream_operator.rollout.analysis.means import boundary, log_mean
 
-FALSE_LOSS = 0.005
-"""The probability that the test since the comparison began ever finds a loss where there is none."""
+FALSE_LOSS = 0.002
+"""The probability that the test since the comparison began ever finds a loss where there is none, if the variance were
+known. It is estimated from few blocks, which doubles the probability."""
 FEWEST_BLOCKS = 5
 """The number of blocks with both arms before a loss counts as shown."""
 # A small and a large loss: a test for one of them finds the other one late.
@@ -43,7 +45,8 @@ _LOSSES = (0.1, 0.35)
 _RARER = 1.0
 _SMALLEST, _LARGEST = 4, 200
 _KEEP_SHARE = 1.0 - 1.0 / 500.0  # the arms' shares change with the rollout
-# The variance is estimated from about the last 50 blocks. At the beginning it is the variance within each arm, with the
+# The variance is estimated from about the last 50 blocks, by the steps from each block's difference to the next one: a
+# loss that begins is one large step, and no variance. At the beginning it is the variance within each arm, with the
 # weight of ten blocks. Before that, it is the square of half the mean, with the weight of five answers.
 _KEEP_BLOCK = 1.0 - 1.0 / 50.0
 _BLOCKS_OF_ARMS = 10.0
@@ -51,11 +54,8 @@ _PRIOR_ANSWERS, _PRIOR_VARIANCE = 5.0, 0.25
 _PRIOR_SPREAD = 3.0  # prior weight, in squares of a block's mean, of times in proportion to the tokens
 _MOST = 3.0  # maximum difference of a block, in block means: one very long answer is no evidence about many answers
 # The maximum difference of a block in the CUSUM, in its standard errors. Times have heavier tails than the normal
-# distribution. Among thousands of possible beginnings, a few long answers in a row would be proof. The variance is
-# estimated from few blocks, so the CUSUM requires twice the evidence. Without both measures, 8 of 100 classes without a
-# loss had a false alarm in 100,000 requests. With both, losses that begin later are found up to twice as late.
+# distribution. Among thousands of possible beginnings, a few long answers in a row would be proof.
 _MOST_SIGMAS = 1.5
-_ESTIMATED = math.log(2.0)
 _LEAST = 0.01  # of a block's mean for the control
 
 
@@ -123,28 +123,49 @@ class Blocks(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         return difference / max(control, _LEAST)
 
 
-class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
-    """The comparison of a class; written into the checkpoint as it is.
-
-    `share` is the control's share of the latest answers. `size` is the size of the current block, 0 before its first
-    answer. `products` / `spread` is the regression slope of time on tokens, both in block means. `free` and
-    `unexplained` are the degrees of freedom and the sum of squares within arms. `blocks`, `weight`, `differences` and
-    `squares` are the sums between blocks. All six decay. `since_began` and `since_doubt` are log likelihood ratios of
-    the sequential test and of the CUSUM, one for each of `_LOSSES`; `began` and `doubted` are their blocks. `step` has
-    the blocks since the rollout's step began. `step_speculative` and `step_control` count all answers since then.
-    """
+class _Block(msgspec.Struct, kw_only=True, array_like=True, gc=False):
+    """The current block of requests whose arms were drawn with the same probabilities. `share` is the control's share
+    of the latest answers. `size` is the size of the block, 0 before its first answer."""
 
     share: float = 0.5
     size: int = 0
     speculative: _Arm = msgspec.field(default_factory=_Arm)
     control: _Arm = msgspec.field(default_factory=_Arm)
+
+    def take(self, seconds: float, tokens: int, *, control: bool) -> bool:
+        """Add an answer. Returns whether the block is complete."""
+        if not self.size:
+            rarer = max(min(self.share, 1.0 - self.share), _RARER / _LARGEST)
+            self.size = max(math.ceil(_RARER / rarer), _SMALLEST)
+        self.share += (float(control) - self.share) * (1.0 - _KEEP_SHARE)
+        (self.control if control else self.speculative).add(seconds, float(tokens))
+        return self.speculative.n + self.control.n >= self.size
+
+    def empty(self) -> None:
+        """Drop the answers of the block."""
+        self.speculative, self.control, self.size = _Arm(), _Arm(), 0
+
+
+class PairedTimes(_Block, kw_only=True, array_like=True, gc=False):
+    """The comparison of a class, with its current block; written into the checkpoint as it is, so that new fields
+    belong at the end.
+
+    `alarmed` is the current block of answers whose arms were drawn with the control's share of an alarm. `products` /
+    `spread` is the regression slope of time on tokens, both in block means. `free` and `unexplained` are the degrees of
+    freedom and the sum of squares within arms. `squares` is the sum over `blocks` of the squared steps between two
+    blocks' differences, each divided by the sum of the inverse weights. All six decay. `latest`, with `latest_weight`,
+    is the last block's difference. `since_began` and `since_doubt` are log likelihood ratios of the sequential test and
+    of the CUSUM, one for each of `_LOSSES`; `began` and `doubted` are their blocks. `step` has the blocks since the
+    rollout's step began. `step_speculative` and `step_control` count all answers since then.
+    """
+
     products: float = _PRIOR_SPREAD
     spread: float = _PRIOR_SPREAD
     free: float = 0.0
     unexplained: float = 0.0
     blocks: float = 0.0
-    weight: float = 0.0
-    differences: float = 0.0
+    latest_weight: float = 0.0
+    latest: float = 0.0
     squares: float = 0.0
     since_began: list[float] = msgspec.field(default_factory=lambda: [0.0] * len(_LOSSES))
     since_doubt: list[float] = msgspec.field(default_factory=lambda: [0.0] * len(_LOSSES))
@@ -153,26 +174,22 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     step: Blocks = msgspec.field(default_factory=Blocks)
     step_speculative: int = 0
     step_control: int = 0
+    alarmed: _Block = msgspec.field(default_factory=_Block)
 
-    def add(self, seconds: float, tokens: int, *, control: bool) -> None:
+    def add(self, seconds: float, tokens: int, *, control: bool, alarmed: bool = False) -> None:
         """Add an answer with its end-to-end time and number of output tokens, both above 0."""
-        if not self.size:
-            rarer = max(min(self.share, 1.0 - self.share), _RARER / _LARGEST)
-            self.size = max(math.ceil(_RARER / rarer), _SMALLEST)
-        self.share += (float(control) - self.share) * (1.0 - _KEEP_SHARE)
-        (self.control if control else self.speculative).add(seconds, float(tokens))
         self.step_control += control
         self.step_speculative += not control
-        if self.speculative.n + self.control.n >= self.size:
-            self._close()
-
-    def begin_block(self) -> None:
-        """Begin a new block, and drop the answers of the current one."""
-        self.speculative, self.control, self.size = _Arm(), _Arm(), 0
+        block = self.alarmed if alarmed else self
+        if block.take(seconds, tokens, control=control):
+            fast, slow = block.speculative, block.control
+            block.empty()
+            self._close(fast, slow)
 
     def begin_step(self) -> None:
         """Begin the comparison of a new step of the rollout. The tests for a loss continue."""
-        self.begin_block()
+        self.empty()
+        self.alarmed.empty()
         self.step, self.step_speculative, self.step_control = Blocks(), 0, 0
 
     def found_loss(self, alarm_at: float, *, margin: float) -> Blocks | None:
@@ -180,7 +197,7 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         control's time. None if no loss is shown. Two false alarms are about exp(`alarm_at`) blocks or more apart."""
         for blocks, logs, wanted in (
             (self.began, self.since_began, -math.log(FALSE_LOSS)),
-            (self.doubted, self.since_doubt, alarm_at + _ESTIMATED),
+            (self.doubted, self.since_doubt, alarm_at),
         ):
             shown = blocks.n >= FEWEST_BLOCKS and log_mean(logs) >= wanted
             if shown and blocks.change(blocks.difference) > margin:
@@ -207,10 +224,8 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         half = boundary(self.step.weight, confidence=confidence, tuned_for=tuned_for / 2.0)
         return self.step.change(self.step.difference + side * half * math.sqrt(self.variance / self.step.weight))
 
-    def _close(self) -> None:
-        """End the block, and add its difference if it has answers of both arms."""
-        fast, slow = self.speculative, self.control
-        self.begin_block()
+    def _close(self, fast: _Arm, slow: _Arm) -> None:
+        """Add the difference of a complete block if it has answers of both arms."""
         n = fast.n + slow.n
         mean_s, mean_tokens = (fast.seconds + slow.seconds) / n, (fast.tokens + slow.tokens) / n
         per_token_s = self.products / self.spread * mean_s / mean_tokens
@@ -227,10 +242,11 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     def _take(self, difference: float, speculative: int, control: int) -> None:
         """Add the difference of a block with both arms."""
         weight = speculative * control / (speculative + control)
-        self.blocks = self.blocks * _KEEP_BLOCK + 1.0
-        self.weight = self.weight * _KEEP_BLOCK + weight
-        self.differences = self.differences * _KEEP_BLOCK + weight * difference
-        self.squares = self.squares * _KEEP_BLOCK + weight * difference * difference
+        if self.latest_weight:
+            step = (difference - self.latest) ** 2 / (1.0 / weight + 1.0 / self.latest_weight)
+            self.blocks = self.blocks * _KEEP_BLOCK + 1.0
+            self.squares = self.squares * _KEEP_BLOCK + min(step, _MOST**2)
+        self.latest, self.latest_weight = difference, weight
         if max(self.since_doubt) <= 0.0:
             self.doubted = Blocks()
         for seen in (self.began, self.doubted, self.step):
@@ -246,5 +262,4 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     def variance(self) -> float:
         """The variance of the answers in a block, in squares of its mean, without the part that the tokens explain."""
         within = (self.unexplained + _PRIOR_ANSWERS * _PRIOR_VARIANCE) / (self.free + _PRIOR_ANSWERS)
-        between = max(self.squares - self.differences**2 / self.weight, 0.0)
-        return (between + _BLOCKS_OF_ARMS * within) / (self.blocks - 1.0 + _BLOCKS_OF_ARMS)
+        return (self.squares + _BLOCKS_OF_ARMS * within) / (self.blocks + _BLOCKS_OF_ARMS)

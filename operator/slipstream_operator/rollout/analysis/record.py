@@ -45,10 +45,12 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     """The accumulators of a class, written into the checkpoint as they are.
 
     `memory` is the state of the class. Requests that began before `begun_s` are no evidence at all, and those that
-    began before `step_s` do not count for the comparisons; both are in seconds since 1970. `times` compares end-to-end
-    times, `costs` compares costs, and `first_tokens` compares the times to the first token of streamed answers if the
-    policy has a `ttftIncrease`. `answers` counts the speculative answers since the guards began, and `priced` those of
-    them with a cost. `missed` counts the parity checks that did not take place since the last one, at `checked_s`.
+    began before `step_s` do not count for the comparisons; both are in seconds since 1970. The usual share of the
+    control has been in force since `share_s`; earlier requests count with the share of an alarm alone. `times` compares
+    end-to-end times, `costs` compares costs, and `first_tokens` compares the times to the first token of streamed
+    answers if the policy has a `ttftIncrease`. `answers` counts the speculative answers since the guards began, and
+    `priced` those of them with a cost. `missed` counts the parity checks that did not take place since the last one, at
+    `checked_s`.
     """
 
     window_seconds: int
@@ -67,6 +69,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     first_tokens: PairedTimes | None = None
     missed: int = 0
     checked_s: float | None = None
+    share_s: float = -math.inf
 
     def add(self, seen: Observation, kind: Kind, terms: Terms, time_s: float, *, from_s: float = -math.inf) -> None:
         """Record an outcome that ended at `time_s`. An outcome whose request began before `from_s` is no evidence."""
@@ -130,9 +133,9 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         """Start a new block, since requests from `since_s` on are assigned with another share of the control. In a
         block with earlier and later requests, the arm with the increased share would have more of the later ones, and
         their load."""
-        self.step_s = max(self.step_s, since_s)
+        self.share_s = since_s
         for times in self._comparisons():
-            times.begin_block()
+            times.empty()
         for metric in COMPARED.keys() & self.guards.keys():
             self.guards[metric].begin_comparison()
 
@@ -161,8 +164,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         )
 
     def _add_control(self, seen: Observation, terms: Terms, time_s: float, start_s: float) -> None:
-        if start_s >= self.step_s:
-            self._pair(seen, terms, control=True)
+        self._pair(seen, terms, start_s, control=True)
         self._compare(Metric.ERROR_RATE, 0.0)
         for metric, x in _broken(seen, terms):
             self._compare(metric, x)
@@ -175,25 +177,27 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             self._bet(Metric.ACCEPTANCE, seen.accepted / seen.drafted, terms)
         for metric, x in _broken(seen, terms):
             self._bet(metric, x, terms)
-        if start_s >= self.step_s:
-            self._pair(seen, terms, control=False)
+        self._pair(seen, terms, start_s, control=False)
         _figures(self._windows()[0], seen, time_s)
 
-    def _pair(self, seen: Observation, terms: Terms, *, control: bool) -> None:
-        """Add an answer to the comparisons. The control's costs and times to the first token are raised by the allowed
-        increase, so only a larger increase is a loss. The prompt's length explains a part of the time to the first
-        token."""
-        self.times.add(seen.e2e_s, seen.output_tokens, control=control)
+    def _pair(self, seen: Observation, terms: Terms, start_s: float, *, control: bool) -> None:
+        """Add an answer to the comparisons, if it began early enough. The control's costs and times to the first token
+        are raised by the allowed increase, so only a larger increase is a loss. The prompt's length explains a part of
+        the time to the first token."""
+        if start_s < (self.step_s if seen.alarmed else max(self.step_s, self.share_s)):
+            return
+        arm = {"control": control, "alarmed": seen.alarmed}
+        self.times.add(seen.e2e_s, seen.output_tokens, **arm)
         rule, cost = terms.rule(Metric.COST), cost_of(seen)
         if rule is not None and cost:
             self.priced += not control
-            self.costs.add(cost * (1.0 + rule.threshold if control else 1.0), seen.output_tokens, control=control)
+            self.costs.add(cost * (1.0 + rule.threshold if control else 1.0), seen.output_tokens, **arm)
         if terms.ttft_increase is None or seen.ttft_s is None:
             return
         if self.first_tokens is None:
             self.first_tokens = PairedTimes()
         allowed = 1.0 + terms.ttft_increase if control else 1.0
-        self.first_tokens.add(seen.ttft_s * allowed, max(seen.prompt_tokens, 1), control=control)
+        self.first_tokens.add(seen.ttft_s * allowed, max(seen.prompt_tokens, 1), **arm)
 
     def _comparisons(self) -> Iterator[PairedTimes]:
         yield from (self.times, self.costs)
