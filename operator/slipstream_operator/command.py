@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
         def end() -> None:
             if not stop.is_set():
-                exits.append(_exit_in_time(_END_S, f"it has not ended within {_END_S:g} s of the signal"))
+                exits.append(_exit_in_time(_END_S, f"the operator has not ended within {_END_S:g} s of the signal"))
             stop.set()
 
         def heed_signals() -> None:

@@ -2,8 +2,8 @@
 
 CI runs a quarter of their files: `--slow-quarter commit` chooses it by the commit's hash, so that the quarters take
 turns. Tests that take an hour or more, or build container images, are marked `slow(in_quarters=False)` and are in no
-quarter. On a machine so slow that
-CI would not end in time, `--slow-seconds` skips the tests that begin later, and says so.
+quarter. On a machine so slow that CI would not end in time, `--slow-seconds` skips the tests that begin later, and says
+so.
 `RECORD` has a line for each slow test: when, and at which commit, all its cases last passed. `make test-slow` writes
 it (`--record`); commit the change after the commit that was tested.
 """

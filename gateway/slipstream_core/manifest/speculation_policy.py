@@ -105,9 +105,9 @@ class SpeculationPolicySpec(Spec, frozen=True, kw_only=True):
     max_hold_back_share: Annotated[
         Share | None,
         Meta(
-            description="Upper limit of holdBackShare, which a cluster raises in a class whose comparison with the "
-            "control is inconclusive. A holdBackShare of 0 is never raised. null: 0.1, or holdBackShare if that is "
-            "more; 0.75 for alarms of gateways."
+            description="Upper limit of the control's share. In a cluster the operator raises holdBackShare in a class "
+            "whose comparison is inconclusive, and gateways raise it during an alarm. A holdBackShare of 0 is never "
+            "raised. null: 0.1 for the operator, or holdBackShare if that is more, and 0.75 for gateways."
         ),
     ] = None
     exploration_share: Annotated[

@@ -15,7 +15,7 @@ from slipstream_gateway.decide.estimate import priors
 from slipstream_gateway.decide.estimate.class_offsets import ClassOffsets, Variances, Votes
 from slipstream_gateway.decide.estimate.outcomes import pace_of, trials_of
 from slipstream_gateway.decide.estimate.pools import PoolModel, SharedPool
-from slipstream_gateway.decide.estimate.running import Normal, RunningMean
+from slipstream_gateway.decide.estimate.running import Normal, RunningMean, joined
 from slipstream_gateway.decide.estimate.slowdown import SlowdownAlarm
 
 _LENGTHS = Variances(kinds=0.3**2, keys=0.5**2, classes=0.8**2, pairs=0.6**2)
@@ -72,8 +72,8 @@ class KeyModel:
     def pace(self, cold_class: str) -> Normal:
         """The log of the class's time per speculative token relative to its servers', which count no draft tokens."""
         found = self._paces.get(cold_class)
-        precision = 1.0 / _PACE_VARIANCE + (found.weight / _PACE_NOISE if found is not None else 0.0)
-        return Normal(found.mean * (1.0 - 1.0 / (precision * _PACE_VARIANCE)) if found else 0.0, 1.0 / precision)
+        prior = Normal(0.0, _PACE_VARIANCE)
+        return prior if found is None else joined(Normal(found.mean, _PACE_NOISE / found.weight), prior)
 
     def alarm(self, subject: Subject) -> bool | None:
         """Whether the class has an alarm; None before its first answers were compared."""

@@ -74,10 +74,8 @@ def _output_tokens(query: ForecastQuery, model: KeyModel) -> Estimate:
 
 
 def _acceptance(query: ForecastQuery, model: KeyModel) -> Estimate:
-    prior, found = (
-        priors.class_acceptance(query.subject.cold_class),
-        model.acceptance.expect(acceptance_name(query.subject)),
-    )
+    prior = priors.class_acceptance(query.subject.cold_class)
+    found = model.acceptance.expect(acceptance_name(query.subject))
     guess = priors.profile_acceptance(query.profile) - prior
     mean, variance = _with_guess(found, guess, priors.ACCEPTANCE_VARIANCE)
     beta = min(max(prior + mean, priors.LEAST_ACCEPTANCE), 1.0 - priors.LEAST_ACCEPTANCE)

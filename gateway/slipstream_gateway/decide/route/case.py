@@ -57,10 +57,10 @@ class ArmChoice(NamedTuple):
 class Case(NamedTuple):
     """One request with all inputs of its decision.
 
-    `forecast` and `saving` are None if the policy decides by rules, or no forecast is possible; `spec` is one of rules
-    without a policy. `standing` limits the
-    speculation of the class, None without a limit. `shortest` and `longest` bound the draft length; if the server
-    chooses how many draft tokens it verifies (`is_adaptive`), both are its maximum. `features` are the request's,
+    `forecast` and `saving` are None if the policy decides by rules, or no forecast is possible. Without a policy,
+    `spec` is one that decides by rules. `standing` limits the speculation of the class, None without a limit.
+    `shortest` and `longest` bound the draft length; if the server chooses how many draft tokens it verifies
+    (`is_adaptive`), both are its maximum. `features` are the request's,
     `missing_plain` those that plain servers lack.
     """
 
